@@ -1,8 +1,8 @@
 """An engine in a program: change events into its own functions.
 
-``micro``  an event log that is there → a consumer that discards: six modes, threads and processes,
-           one and two workers, transforms that cost 0, 10 and 100 µs
-``mixed``  the same log of one table, and of two whose changes alternate
+``micro``  a source in memory → a consumer that discards: six modes, threads and processes, one and
+           two workers, transforms that cost 0, 10 and 100 µs
+``mixed``  events of one table, and of two whose changes alternate
 ``whole``  PostgreSQL → capture → engine → a consumer that discards, all in one process; against
            pg_recvlogical, which writes the same changes to a file
 
@@ -12,10 +12,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ import psycopg
 
 from benchmarks.bench_capture import INSERT, Bench, bench, recvlogical
 from benchmarks.spark_workload import build_alternating, build_tables
-from benchmarks.table import Row, show
+from benchmarks.table import HEADER, Row, show
 from tidelog import AsyncEngine, Committer, Config, EngineState, Event, Events
 from tidelog.app.async_engine.engine import CaptureConnector
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.assembling import assemble
+from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.options import EngineOptions
 from tidelog.eventlog.reader import EventLog
 
@@ -78,10 +80,6 @@ def batches(log: Path) -> Iterator[Events]:
         yield events
 
 
-BATCH = 2048
-EVENTS = {0: 60_000, 10: 30_000, 100: 12_000}  # by the cost of a transform, in µs
-
-
 class Forgetful:
     """A store of no offsets: each run begins at the log's head."""
 
@@ -90,36 +88,65 @@ class Forgetful:
     def write(self, task: str, stored: Any) -> None: ...
 
 
-def events_per_s(log: Path, events: int, name: str, mode: dict[str, Any], **options: Any) -> float:
+BATCH = 2048
+EVENTS = {0: 60_000, 10: 30_000, 100: 12_000}  # by the cost of a transform, in µs
+
+
+class Synthetic:
+    """`tidelog.engine.ports.SourceTask`: batches that are in memory, so that nothing but the engine
+    is measured. Notes when each was committed.
+    """
+
+    def __init__(self, name: str, polled: Sequence[Events]) -> None:
+        self.name = name
+        self.done = threading.Event()
+        self.commits: list[float] = []
+        self._left = iter(polled)
+        self._end = polled[-1].end
+
+    def start(self, cancelled: threading.Event) -> None: ...
+
+    def poll(self, timeout_s: float) -> Events | None:
+        events = next(self._left, None)
+        if events is None:
+            time.sleep(timeout_s)
+            return None
+        # Other batches, which no run before this one has made Python values of.
+        parts = [EventBatch(each.schema, each.origin, each.data) for each in events.parts]
+        return Events(parts, events.end, events.generation)
+
+    def committed(self) -> int | None:
+        return None
+
+    def commit(self, offset: int) -> None:
+        self.commits.append(time.perf_counter())
+        if offset >= self._end:
+            self.done.set()
+
+    def stop(self) -> None: ...
+
+
+def events_per_s(
+    polled: Sequence[Events], name: str, mode: dict[str, Any], **options: Any
+) -> float:
     """From the first batch's end to the last one's: processes have started by then."""
-    end = EventLog.open(log).latest_offset()
-    done = threading.Event()
-    committed: list[float] = []  # each batch's, which all but the last have `BATCH` events
-
-    class Watched(Forgetful):
-        def write(self, task: str, stored: Any) -> None:
-            committed.append(time.perf_counter())
-            if stored.offset >= end:
-                done.set()
-
     given = dict(mode)
     name_of_format = given.pop("format", None)
     if given.get("consume_records_async"):
         options["order"] = "none"
     serializer = None if name_of_format is None else FormatSerializer(name_of_format)
+    task = Synthetic(name, polled)
     core = assemble(
-        CaptureConnector([LogTask(str(log), name, batch_size=BATCH, offsets=Watched())]),
-        EngineOptions(**options),
-        serializer=serializer,
-        **given,
+        CaptureConnector([task]), EngineOptions(**options), serializer=serializer, **given
     )
     thread = threading.Thread(target=core.run)
     thread.start()
-    while not done.wait(1.0) and thread.is_alive():
+    while not task.done.wait(1.0) and thread.is_alive():
         pass
     core.close()
     thread.join()
-    return (events - BATCH) / (committed[-1] - committed[0])
+    assert len(task.commits) == len(polled) > 1
+    return sum(map(len, polled[1:])) / (task.commits[-1] - task.commits[0])
 
 
 def micro(quick: bool) -> list[Row]:
@@ -129,15 +156,14 @@ def micro(quick: bool) -> list[Row]:
             log = Path(scratch) / f"log{cost_us}"
             build_tables(log, 2 * BATCH if quick else events, 1)
             transforms = [partial(work, cost_us=cost_us)] if cost_us else []
-            count = sum(map(len, batches(log)))  # compiled kernels are loaded, too
-            floors = {name: loop_per_s(log, name, transforms) for name in (None, "debezium")}
+            polled = list(batches(log))
+            floors = {name: loop_per_s(polled, name, transforms) for name in (None, "debezium")}
             for number, mode in MODES.items():
                 floor = floors[mode.get("format")]
                 for on in ("threads", "processes"):
                     one, two = (
                         events_per_s(
-                            log,
-                            count,
+                            polled,
                             f"m{number}{on}{workers}",
                             {**mode, "transforms": transforms},
                             record_processing_on=on,
@@ -164,22 +190,20 @@ def mixed(quick: bool) -> list[Row]:
     events = 2 * BATCH if quick else 30_000
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as scratch:
         logs = [Path(scratch) / f"log{tables}" for tables in (1, 2)]
-        counts = []
         for tables, log in enumerate(logs, 1):
             build_alternating(log, events, tables)
-            counts.append(sum(map(len, batches(log))))  # compiled kernels are loaded, too
+        both = [list(batches(log)) for log in logs]
         for number, transforms in [(2, []), (4, []), (4, [partial(work, cost_us=0)]), (6, [])]:
             for on in ("threads", "processes"):
                 one, two = (
                     events_per_s(
-                        log,
-                        count,
+                        polled,
                         f"x{number}{on}{len(transforms)}",
                         {**MODES[number], "transforms": transforms},
                         record_processing_on=on,
                         record_processing_threads=2,
                     )
-                    for log, count in zip(logs, counts, strict=True)
+                    for polled in both
                 )
                 behind = ", a transform" if transforms else ""
                 row = Row(
@@ -193,18 +217,19 @@ def mixed(quick: bool) -> list[Row]:
     return []
 
 
-def loop_per_s(log: Path, name: str | None, transforms: list[Any]) -> float:
+def loop_per_s(polled: Sequence[Events], name: str | None, transforms: list[Any]) -> float:
     """Events a second of a loop that does the same in one thread."""
     serializer = None if name is None else FormatSerializer(name)
-    began, count = time.perf_counter(), 0
-    for events in batches(log):
-        count += len(events)
+    if serializer is not None:
+        serializer.serialize(polled[0])  # compiled kernels are loaded
+    began = time.perf_counter()
+    for events in polled:
         for event in events:
             for transform in transforms:
                 transform(event)
-        if serializer is not None:
-            serializer.serialize(events)
-    return count / (time.perf_counter() - began)
+        for message in () if serializer is None else serializer.serialize(events):
+            discard(message)
+    return sum(map(len, polled)) / (time.perf_counter() - began)
 
 
 WHOLE: dict[str, tuple[dict[str, Any], str]] = {
@@ -300,7 +325,12 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=0, help="of whole; default: 1,000,000")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
-    known = {"micro": micro, "mixed": mixed, "whole": partial(whole, changes=given.changes)}
+    known: dict[str, Callable[[bool], list[Row]]] = {
+        "micro": micro,
+        "mixed": mixed,
+        "whole": partial(whole, changes=given.changes),
+    }
+    sys.stdout.write(HEADER)
     for part in given.parts or known:
         show(known[part](given.quick))
 

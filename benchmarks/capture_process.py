@@ -1,12 +1,13 @@
 """Runs the shipped capture in a process of its own and measures it from inside.
 
-    python -m benchmarks.capture_process CONFIG [--records N] [--clock COLUMN]
+    python -m benchmarks.capture_process CONFIG [--records N] [--clock COLUMN] [--eager-metrics]
 
 Writes a JSON line ``{"ready": …}`` once it leads. It ends when ``--records`` are durable, or on
 SIGTERM; then it writes one JSON line: seconds and CPU seconds from the connection on, records, peak
 resident memory in MB, and the commit-to-durable latencies of log records in ms, as percentiles.
 With ``--clock`` the latencies are from the times that are in this column, such as the statement's,
-of the tables that have it: MariaDB's log tells commits to the second only.
+of the tables that have it: MariaDB's log tells commits to the second only. With ``--eager-metrics``
+nothing is remembered from one look at metrics to the next, and they are pushed all the time.
 """
 
 from __future__ import annotations
@@ -89,6 +90,19 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
     return out
 
 
+def make_metrics_eager() -> None:
+    from tidelog.app.metrics import otlp, reading
+
+    reading.STATUS_EVERY_S = reading.LOG_EVERY_S = 0.0  # type: ignore[misc]
+    start = otlp.OtlpPush.start
+
+    def at_once(self: otlp.OtlpPush) -> None:
+        self._every_s = 0.0
+        start(self)
+
+    otlp.OtlpPush.start = at_once  # type: ignore[method-assign]
+
+
 def cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -108,7 +122,10 @@ def main() -> None:
     arguments.add_argument("config")
     arguments.add_argument("--records", type=int, default=0)
     arguments.add_argument("--clock")
+    arguments.add_argument("--eager-metrics", action="store_true")
     options = arguments.parse_args()
+    if options.eager_metrics:
+        make_metrics_eager()
     capture_run.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
     capture = MeasuredCapture(options.config)
     stop = threading.Event()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.support.engines import committed, no_threads_left, until, versions
+from tests.support.make_engine import MakeEngine
 
-from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.app.log_location import log_place
-from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event, Events
@@ -25,20 +21,16 @@ from tidelog.testing import TestingEngine
 pytestmark = pytest.mark.integration
 
 
-def configured(postgres: PostgresServer, dsn: str, directory: Path) -> Config:
-    name = dsn.rsplit("/", 1)[1]
+@pytest.fixture
+def make_engine(postgres: PostgresServer, database: str, make_engine: MakeEngine) -> MakeEngine:
+    """Over a table of two rows."""
+    name = database.rsplit("/", 1)[1]
     postgres.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text);"
         "INSERT INTO orders VALUES (1, 'one'), (2, 'two')",
         name,
     )
-    file = directory / "tidelog.yaml"
-    file.write_text(
-        f"source: {{kind: postgres, url: '{dsn}', slot: {name}}}\n"
-        f"log: {{path: {directory}/log}}\n"
-        f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
-    )
-    return load_config(file)
+    return make_engine.of(kind="postgres", url=database, slot=name)
 
 
 def nothing_is_left(postgres: PostgresServer, dsn: str) -> bool:
@@ -55,14 +47,12 @@ def nothing_is_left(postgres: PostgresServer, dsn: str) -> bool:
 
 
 def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(postgres, database, tmp_path)
     name = database.rsplit("/", 1)[1]
     seen: list[Event] = []
     told: list[Any] = []
-    engine = AsyncEngine(
-        config,
+    engine = make_engine(
         consumer=seen.append,
         on_connector=lambda happened: told.append((happened.what, happened.task)),
         on_completion=lambda *completion: told.append(completion),
@@ -89,7 +79,7 @@ def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
         *[("started", None), ("started", ours), ("stopped", ours), ("stopped", None)],
         (True, "the engine was closed", None),
     ]
-    assert (committed(log_place(config)) or 0) > seen[-1].version
+    assert (committed(make_engine.log) or 0) > seen[-1].version
     assert nothing_is_left(postgres, database)
     for call in (engine.run, engine.close, engine.__enter__, lambda: asyncio.run(engine.arun())):
         with pytest.raises(EngineStateError):
@@ -99,7 +89,7 @@ def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
 
     postgres.execute("INSERT INTO orders VALUES (3, 'three')", name)
     messages: list[Message] = []
-    with AsyncEngine(config, consumer=messages.append, format="debezium"):
+    with make_engine(consumer=messages.append, format="debezium"):
         until(lambda: messages, "what was missed")
     assert [m.event.after for m in messages] == [{"id": 3, "note": "three"}]
     assert b'"op":"c"' in (messages[0].value or b"")
@@ -107,9 +97,8 @@ def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
 
 
 def test_a_batch_consumer_beside_coroutines_until_it_is_cancelled(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(postgres, database, tmp_path)
     rows: list[Any] = []
 
     def take(events: Events, committer: Committer) -> None:
@@ -118,7 +107,7 @@ def test_a_batch_consumer_beside_coroutines_until_it_is_cancelled(
         committer.mark_batch_finished()
 
     async def program() -> None:
-        engine = AsyncEngine(config, change_consumer=take)
+        engine = make_engine(change_consumer=take)
         running = asyncio.create_task(engine.arun())
         while len(rows) < 2:
             await asyncio.sleep(0.01)
@@ -129,19 +118,15 @@ def test_a_batch_consumer_beside_coroutines_until_it_is_cancelled(
 
     asyncio.run(asyncio.wait_for(program(), 60))
     assert rows == [{"id": 1, "note": "one"}, {"id": 2, "note": "two"}]
-    assert (committed(log_place(config)) or 0) > versions(log_place(config))[-1]
+    assert (committed(make_engine.log) or 0) > versions(make_engine.log)[-1]
     assert nothing_is_left(postgres, database)
 
 
 def test_a_source_that_can_not_be_captured_ends_the_start(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    configured(postgres, database, tmp_path)
-    name = database.rsplit("/", 1)[1]
-    text = (tmp_path / "tidelog.yaml").read_text().replace(f"/{name}'", "/there_is_none'")
-    (tmp_path / "tidelog.yaml").write_text(text)
-    wrong = load_config(tmp_path / "tidelog.yaml")
-    engine = AsyncEngine(wrong, consumer=print)
+    there_is_none = database.rsplit("/", 1)[0] + "/there_is_none"
+    engine = make_engine.of(url=there_is_none)(consumer=print)
     with pytest.raises(TidelogError), engine:
         pytest.fail("it polls")
     assert engine.state is EngineState.STOPPED
@@ -149,11 +134,10 @@ def test_a_source_that_can_not_be_captured_ends_the_start(
 
 
 def test_close_while_it_starts_leaves_nothing(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(postgres, database, tmp_path)
     for _ in range(3):
-        engine = AsyncEngine(config, consumer=print)
+        engine = make_engine(consumer=print)
         thread = threading.Thread(target=engine.run)
         thread.start()
         until(lambda: engine.state is EngineState.STARTING_TASKS)  # noqa: B023
@@ -164,24 +148,23 @@ def test_close_while_it_starts_leaves_nothing(
 
 
 def test_a_name_that_the_pipeline_has_is_refused(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(postgres, database, tmp_path)
+    name = make_engine(consumer=print).config.pipeline.name
     with pytest.raises(ConfigError, match="give the engine another name"):
-        AsyncEngine(config, consumer=print, name=config.pipeline.name)
+        make_engine(consumer=print, name=name)
     with pytest.raises(ConfigError, match="no option speed"):
-        AsyncEngine(config, consumer=print, speed=3)
+        make_engine(consumer=print, speed=3)
 
 
 def test_a_test_looks_into_a_task_that_runs(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    file = tmp_path / "tidelog.yaml"
-    configured(postgres, database, tmp_path)
-    text = file.read_text() + "engine: {batch_size: 1, errors_retry_delay_max_ms: 1s}\n"
-    given = yaml.safe_load(text)
+    section = {"batch_size": 1, "errors_retry_delay_max_ms": "1s"}
     seen: list[Event] = []
-    with AsyncEngine(given, consumer=seen.append, offset_commit_policy="periodic") as engine:
+    with make_engine(
+        engine=section, consumer=seen.append, offset_commit_policy="periodic"
+    ) as engine:
         testing = TestingEngine(engine)
         until(lambda: len(seen) == 2, "the dump")
         assert testing.run_with_task(lambda task: task.name) == "engine"
@@ -190,27 +173,23 @@ def test_a_test_looks_into_a_task_that_runs(
         with pytest.raises(ValueError, match="has the tasks engine"):
             testing.run_with_task(print, task="other")
         assert engine.context.options.errors_retry_delay_max_ms == 1000
-    assert (committed(tmp_path / "log") or 0) > seen[-1].version
+    assert (committed(make_engine.log) or 0) > seen[-1].version
     with pytest.raises(EngineStateError, match="has ended"):
         testing.run_with_task(print)
     with pytest.raises(ConfigError, match=r"engine\.batch_size"):
-        AsyncEngine(given, consumer=print, batch_size=0)
+        make_engine(engine=section, consumer=print, batch_size=0)
     with pytest.raises(ConfigError, match=r"configuration:1: source\.kind"):
-        AsyncEngine({"source": {"kind": "none"}, "log": {"path": "x"}}, consumer=print)
+        make_engine.of(kind="none")(consumer=print)
 
 
 def test_it_ends_when_an_initial_dump_that_is_all_is_delivered(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    configured(postgres, database, tmp_path)
-    file = tmp_path / "tidelog.yaml"
-    file.write_text(file.read_text().replace("slot:", "snapshot: initial_only, slot:"))
-    config = load_config(file)
+    make_engine.of(snapshot="initial_only")
     seen: list[Event] = []
     told: list[Any] = []
     for _ in range(2):  # the second finds the dump complete
-        engine = AsyncEngine(
-            config,
+        engine = make_engine(
             consumer=seen.append,
             transforms=[{"rename": {"note": "remark"}}],
             on_completion=lambda *completion: told.append(completion),
@@ -222,23 +201,20 @@ def test_it_ends_when_an_initial_dump_that_is_all_is_delivered(
         ("r", {"id": 2, "remark": "two"}),
     ]
     assert told == [(True, "all events were delivered", None)] * 2
-    assert (committed(log_place(config)) or 0) > seen[-1].version
+    assert (committed(make_engine.log) or 0) > seen[-1].version
     assert nothing_is_left(postgres, database)
 
 
 def test_a_dump_that_lacks_a_table_is_delivered_but_for_it(
-    postgres: PostgresServer, database: str, tmp_path: Path
+    postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
-    configured(postgres, database, tmp_path)
     postgres.execute("CREATE TABLE keyless (n int)", database.rsplit("/", 1)[1])
-    file = tmp_path / "tidelog.yaml"
-    file.write_text(file.read_text().replace("slot:", "snapshot: initial_only, slot:"))
-    config = load_config(file)
+    make_engine.of(snapshot="initial_only")
     seen: list[int] = []
     for _ in range(2):  # the second finds nothing left to deliver
-        engine = AsyncEngine(config, consumer=lambda event: seen.append(event.after["id"]))
+        engine = make_engine(consumer=lambda event: seen.append(event.after["id"]))
         with pytest.raises(IncompleteDumpError, match=r"lacks public\.keyless"):
             asyncio.run(asyncio.wait_for(engine.arun(), 60))
         assert seen == [1, 2]
-        assert (committed(log_place(config)) or 0) > versions(log_place(config))[-1]
+        assert (committed(make_engine.log) or 0) > versions(make_engine.log)[-1]
         assert nothing_is_left(postgres, database)

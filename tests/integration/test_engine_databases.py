@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.engines import committed, no_threads_left, until, versions
+from tests.support.make_engine import MakeEngine
 
 from tidelog import app
-from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.log_location import log_place
-from tidelog.config import Config, load_config
 from tidelog.config.databases import of_each_database
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
@@ -37,14 +36,9 @@ def databases(postgres: PostgresServer) -> Iterator[str]:
         postgres.drop_database(name)
 
 
-def configured(dsn: str, directory: Path, *names: str) -> Config:
-    file = directory / "tidelog.yaml"
-    file.write_text(
-        f"source: {{kind: postgres, url: '{dsn}', slot: tide, databases: [{', '.join(names)}]}}\n"
-        f"log: {{path: {directory}/log}}\n"
-        f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
-    )
-    return load_config(file)
+def over(dsn: str, *names: str) -> dict[str, Any]:
+    """Of a configuration, the source."""
+    return {"kind": "postgres", "url": dsn, "slot": "tide", "databases": list(names)}
 
 
 def in_use(postgres: PostgresServer) -> int:
@@ -59,16 +53,15 @@ def in_use(postgres: PostgresServer) -> int:
 
 
 def test_events_of_all_come_and_each_goes_on_by_itself(
-    postgres: PostgresServer, databases: str, tmp_path: Path
+    postgres: PostgresServer, databases: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(databases, tmp_path, *NAMES)
     seen: list[tuple[str, str, int]] = []
 
     def take(event: Event) -> None:
         assert event.after is not None
         seen.append((event.source.database, event.op, event.after["id"]))
 
-    engine = AsyncEngine(config, consumer=take)
+    engine = make_engine.of(**over(databases, *NAMES))(consumer=take)
     with engine:
         until(lambda: len(seen) == 3, "the dumps")
         postgres.execute("INSERT INTO t VALUES (10)", NAMES[1])
@@ -83,7 +76,7 @@ def test_events_of_all_come_and_each_goes_on_by_itself(
     assert no_threads_left()
     slots = postgres.execute("SELECT slot_name, database FROM pg_replication_slots ORDER BY 1")
     assert [row for row in slots if row[1] in NAMES] == [(f"tide_{n}", n) for n in NAMES]
-    for name, own in of_each_database(config).items():
+    for name, own in of_each_database(engine.config).items():
         place = log_place(own)
         assert (committed(place, f"engine-{name}") or 0) > versions(place)[-1]
 
@@ -94,13 +87,13 @@ def test_events_of_all_come_and_each_goes_on_by_itself(
 
     def capture() -> None:
         try:
-            app.capture_databases(config, on_status=shown.extend, stop_event=stop)
+            app.capture_databases(engine.config, on_status=shown.extend, stop_event=stop)
         finally:
             ended.set()
 
     thread = threading.Thread(target=capture)
     thread.start()
-    place = log_place(of_each_database(config)[NAMES[0]])
+    place = log_place(of_each_database(engine.config)[NAMES[0]])
     before = len(versions(place))
     until(lambda: len(versions(place)) > before or ended.is_set(), "what capture wrote")
     stop.set()
@@ -110,12 +103,12 @@ def test_events_of_all_come_and_each_goes_on_by_itself(
 
 
 def test_one_that_is_not_there_keeps_all_from_polling(
-    postgres: PostgresServer, databases: str, tmp_path: Path
+    postgres: PostgresServer, databases: str, make_engine: MakeEngine
 ) -> None:
-    config = configured(databases, tmp_path, NAMES[0], "there_is_none", NAMES[1])
     seen: list[Event] = []
     told: list[Happened] = []
-    engine = AsyncEngine(config, consumer=seen.append, on_connector=told.append)
+    make_engine.of(**over(databases, NAMES[0], "there_is_none", NAMES[1]))
+    engine = make_engine(consumer=seen.append, on_connector=told.append)
     with pytest.raises(TidelogError, match="there_is_none"), engine:
         pytest.fail("it polls")
     assert seen == []
@@ -123,5 +116,5 @@ def test_one_that_is_not_there_keeps_all_from_polling(
     assert in_use(postgres) == 0
     assert no_threads_left()
     with pytest.raises(TidelogError, match="there_is_none"):
-        app.capture_databases(config, stop_event=threading.Event())
+        app.capture_databases(engine.config, stop_event=threading.Event())
     assert in_use(postgres) == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, overload
 
 import pyarrow as pa
@@ -234,7 +234,9 @@ class Events(Sequence[Event]):
     def __iter__(self) -> Iterator[Event]:
         if self._made is not None:
             return iter(self._made)
-        return (Event(part, row) for part in self.parts for row in range(len(part)))
+        return chain.from_iterable(
+            map(Event, repeat(part), range(len(part))) for part in self.parts
+        )
 
     @overload
     def __getitem__(self, at: int) -> Event: ...

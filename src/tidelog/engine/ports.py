@@ -98,7 +98,7 @@ class Connector(Protocol):
 class Serializer(Protocol):
     """Makes messages, as many as events, in their order. Thread-safe."""
 
-    def serialize(self, events: Events) -> list[Message]: ...
+    def serialize(self, events: Events) -> Sequence[Message]: ...
 
 
 class RecordService(Protocol):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,7 +72,7 @@ def of_outputs(path: Path, schema: TableSchema, name: str) -> list[tuple[object,
     ]
 
 
-def told(messages: list[Message]) -> list[tuple[object, ...]]:
+def told(messages: Sequence[Message]) -> list[tuple[object, ...]]:
     return [(m.key, m.value, m.headers, m.topic) for m in messages]
 
 
@@ -141,3 +143,22 @@ def test_tables_that_alternate_cost_a_call_each(
     changed = Events.of([e.replace(after=e.after) for e in events], events.end)
     assert told(serializer.serialize(changed)) == told(messages)
     assert calls == [36, 12]
+
+
+def test_messages_are_made_when_they_are_looked_at(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    for number in range(2000):
+        built.insert(orders, str(number), *ROW)
+    built.flush()
+    serializer, events = FormatSerializer("debezium"), polled(tmp_path)
+    serializer.serialize(events)  # whatever is made once
+    gc.collect()
+    before = len(gc.get_objects())
+    messages = serializer.serialize(events)
+    assert len(gc.get_objects()) - before < 500, "the collector goes through every message"
+    made = list(messages)
+    assert len(made) == len(messages) == 2000
+    some = [messages[0], messages[-1], *messages[1:3]]
+    assert told(some) == told([made[0], made[-1], *made[1:3]])
+    assert [m.event.number for m in some] == [0, 1999, 1, 2]

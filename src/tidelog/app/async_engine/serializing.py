@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 from tidelog.adapters import FORMATTERS
 from tidelog.app.async_engine.steps import Route
 from tidelog.engine.event_batches import EventBatch, gathered
-from tidelog.engine.events import Event, Events
-from tidelog.engine.ports import Message
+from tidelog.engine.events import Events
+from tidelog.engine.messages import Messages
 from tidelog.errors import ConfigError
 from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
 from tidelog.spark.sessions.installed import check_pyspark
+
+_Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
+"""Of messages: keys, values, headers, topics."""
 
 
 class FormatSerializer:
@@ -39,20 +42,20 @@ class FormatSerializer:
         # Ids of schemas are of one event log, and tasks share this.
         self._targets: dict[tuple[SourceId, int], tuple[TargetTable, pa.Schema]] = {}
 
-    def serialize(self, events: Events) -> list[Message]:
+    def serialize(self, events: Events) -> Messages:
         # A call of a format costs milliseconds: one for each version of a table, not each run.
         batches, places = gathered(events.parts)
-        own: list[list[Event]] = [[] for _ in batches]
-        given = iter(events)
+        made = [self._made(batch) for batch in batches]
+        if len(made) == 1:
+            return Messages(events, *made[0])
+        taken = [[iter(column) for column in columns] for columns in made]
+        found: _Columns = [], [], [], []
         for part, at in zip(events.parts, places, strict=True):
-            own[at] += islice(given, len(part))
-        made = [iter(self._made(*each)) for each in zip(batches, own, strict=True)]
-        found: list[Message] = []
-        for part, at in zip(events.parts, places, strict=True):
-            found += islice(made[at], len(part))
-        return found
+            for column, values in zip(found, taken[at], strict=True):
+                column += islice(values, len(part))
+        return Messages(events, *found)
 
-    def _made(self, batch: EventBatch, events: list[Event]) -> list[Message]:
+    def _made(self, batch: EventBatch) -> _Columns:
         target, schema = self._target(batch)
         messages = self._formatter.format(target, _shaped(batch, schema))
         if messages.num_rows != len(batch):
@@ -60,7 +63,7 @@ class FormatSerializer:
                 f"the format made {messages.num_rows} messages of {len(batch)} events of "
                 f"{batch.schema.table}: an engine needs one of each"
             )
-        return _messages(messages, events)
+        return _columns(messages)
 
     def _target(self, part: EventBatch) -> tuple[TargetTable, pa.Schema]:
         which = part.origin, part.schema.schema_id
@@ -83,13 +86,13 @@ class FormatSerializer:
         return known
 
 
-def _messages(messages: pa.RecordBatch, events: list[Event]) -> list[Message]:
-    keys, values, topics = (_values(messages.column(name)) for name in ("key", "value", "topic"))
+def _columns(messages: pa.RecordBatch) -> _Columns:
+    keys, values, names = (_values(messages.column(name)) for name in ("key", "value", "topic"))
     headers = messages.column("headers")
-    told: list[dict[str, str] | None] = [None] * len(events)
-    if headers.null_count < len(events):
+    told: list[dict[str, str] | None] = [None] * len(keys)
+    if headers.null_count < len(keys):
         told = [None if each is None else dict(each) for each in headers.to_pylist()]
-    return list(map(Message, keys, values, told, topics, events))
+    return keys, values, told, names
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -5,7 +5,7 @@ a fifth of its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,9 +16,7 @@ import pyarrow as pa
 from tidelog.codecs.columns import joining_kernels as kernels
 from tidelog.model.records import Bools, Int64s, UInt8s, bitmap
 
-_BLOCK_BYTES = 128 << 10  # a part of a core's cache
 _MAX_BYTES = 2**31 - 1  # Arrow's int32 offsets
-_Write = Callable[[UInt8s, Int64s, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +70,21 @@ def join(pieces: Sequence[Piece], null: str, *, large: bool = False) -> pa.Array
     Raises:
         pyarrow.ArrowCapacityError: more than 2 GiB, unless ``large``.
     """
-    lead, leads = "", 0
-    columns: list[tuple[bytes, TextCells]] = []
+    joining = _Joining()
     for piece in pieces:
         if isinstance(piece, str):
-            lead += piece
-            continue
-        columns.append((lead.encode(), piece if isinstance(piece, TextCells) else TextCells(piece)))
-        leads += len(columns[-1][0])
-        lead = ""
-    n = len(columns[0][1])
-    tail = lead.encode()
-    sizes = np.full(n, leads + len(tail), np.int64)
-    absent = _bytes(null.encode())
-    writes = [_column(before, cells, absent, sizes) for before, cells in columns]
-    if tail:
-        writes.append(
-            _texts(_NOTHING, _read_only(np.zeros(n + 1, np.int64)), _ALL, tail, b"", b"", absent)
-        )
-    bounds = np.zeros(n + 1, np.int64)
-    np.cumsum(sizes, out=bounds[1:])
+            joining.text(piece)
+        else:
+            joining.cells(piece if isinstance(piece, TextCells) else TextCells(piece))
+    n, described = joining.described()
+    absent = pa.py_buffer(null.encode())
+    bounds = np.empty(n + 1, np.int64)
+    kernels.ends(described, absent.size, bounds)
     total = int(bounds[-1])
     if total > _MAX_BYTES and not large:
         raise pa.ArrowCapacityError(f"{n} texts are {total} bytes, more than {_MAX_BYTES}")
     out = np.empty(total, np.uint8)
-    at = bounds[:-1].copy()
-    step = max(64, _BLOCK_BYTES * n // max(total, 1))
-    for low in range(0, n, step):
-        for write in writes:
-            write(out, at, low, min(low + step, n))
+    kernels.write(described, absent.address, absent.size, out)
     kind, width = (pa.large_string(), np.int64) if large else (pa.string(), np.int32)
     buffers = [None, pa.py_buffer(bounds.astype(width, copy=False)), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, n, buffers, null_count=0)
@@ -114,36 +98,77 @@ def has_escapes(texts: pa.Array) -> bool:
     return bool(kernels.has_escapes(data, bounds[0], bounds[-1]))
 
 
-def _column(lead: bytes, cells: TextCells, null: UInt8s, sizes: Int64s) -> _Write:
-    values, valid = cells.values, cells.valid()
-    there = _ALL if valid is None else _read_only(valid)
-    opening, closing = cells.opening.encode(), cells.closing.encode()
-    if pa.types.is_integer(values.type) and values.type != pa.uint64() and not opening + closing:
-        filled = values.fill_null(0) if values.null_count else values
-        numbers = _read_only(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
-        kernels.size_numbers(numbers, there, len(null), sizes)
-        before = _bytes(lead)
-        return lambda out, at, low, high: kernels.write_numbers(
-            numbers, there, before, null, out, at, low, high
-        )
-    data, bounds = _cells(values)
-    kernels.size_texts(bounds, there, len(opening) + len(closing), len(null), sizes)
-    return _texts(data, bounds, there, lead, opening, closing, null)
+class _Joining:
+    """Pieces as the kernels take them; what their addresses lead to lives as long as this."""
 
+    def __init__(self) -> None:
+        self._rows: list[list[int]] = []
+        self._constants = bytearray()
+        self._lead = b""
+        self._n = 0
+        self._kept: list[Any] = []
 
-def _texts(
-    data: UInt8s,
-    bounds: Int64s,
-    valid: Bools,
-    lead: bytes,
-    opening: bytes,
-    closing: bytes,
-    null: UInt8s,
-) -> _Write:
-    ends = _bytes(lead), _bytes(opening), _bytes(closing)
-    return lambda out, at, low, high: kernels.write_texts(
-        data, bounds, valid, *ends, null, out, at, low, high
-    )
+    def text(self, text: str) -> None:
+        self._lead += text.encode()
+
+    def cells(self, cells: TextCells) -> None:
+        valid = cells.valid()
+        if {len(cells), len(cells if valid is None else valid)} != {self._n or len(cells)}:
+            raise ValueError("columns of different lengths are no rows")  # kernels would not see it
+        self._n = len(cells)
+        opening, closing = cells.opening.encode(), cells.closing.encode()
+        if valid is None:  # then they are constants like others
+            self._lead += opening
+            self._add(self._column(cells.values), 0, b"", b"")
+            self._lead = closing
+        else:
+            self._add(self._column(cells.values), self._address(valid), opening, closing)
+
+    def described(self) -> tuple[int, Int64s]:
+        """How many rows there are, and the pieces of each."""
+        if self._lead:
+            self._add((kernels.NOTHING, 0, 0), 0, b"", b"")
+        rows = np.array(self._rows, np.int64)
+        constants = pa.py_buffer(bytes(self._constants))
+        self._kept.append(constants)
+        for field in (kernels.LEAD, kernels.OPENING, kernels.CLOSING):
+            rows[:, field] += constants.address
+        return self._n, rows
+
+    def _add(
+        self, column: tuple[int, int, int], valid: int, opening: bytes, closing: bytes
+    ) -> None:
+        row = [*column, valid]
+        for constant in (self._lead, opening, closing):
+            row += [len(self._constants), len(constant)]
+            self._constants += constant
+        self._rows.append(row)
+        self._lead = b""
+
+    def _column(self, values: pa.Array) -> tuple[int, int, int]:
+        """Kind, address of the values, address of the bounds."""
+        kind = values.type
+        if not len(values):
+            return kernels.NOTHING, 0, 0
+        if pa.types.is_integer(kind) and kind != pa.uint64():
+            if kind != pa.int64():
+                values = values.cast(pa.int64())
+            self._kept.append(values)
+            return kernels.NUMBERS, values.buffers()[1].address + 8 * values.offset, 0
+        large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+            values = values.cast(pa.large_string())
+            large = True
+        self._kept.append(values)
+        _, offsets, content = values.buffers()
+        which, width = (kernels.LARGE_TEXTS, 8) if large else (kernels.TEXTS, 4)
+        at = offsets.address + width * values.offset
+        return which, 0 if content is None else content.address, at
+
+    def _address(self, array: npt.NDArray[Any]) -> int:
+        array = np.ascontiguousarray(array)
+        self._kept.append(array)
+        return int(array.ctypes.data)
 
 
 def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
@@ -162,10 +187,6 @@ def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
     return _read_only(data), _read_only(bounds.astype(np.int64, copy=False))
 
 
-def _bytes(text: bytes) -> UInt8s:
-    return np.frombuffer(text, np.uint8)
-
-
 def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """So that the kernels are compiled once."""
     found = values.view()
@@ -173,5 +194,4 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found
 
 
-_ALL = _read_only(np.zeros(0, np.bool_))
-_NOTHING = _bytes(b"")
+_NOTHING = np.frombuffer(b"", np.uint8)

@@ -26,3 +26,18 @@ def copy_bytes(typing_context: Any, target: Any, source: Any, length: Any) -> An
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64, types.int64), generate
+
+
+def _reader(kind: Any) -> Any:
+    def reader(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = context.get_value_type(kind).as_pointer()
+            return builder.load(builder.inttoptr(arguments[0], pointer), align=1)
+
+        return kind(types.int64), generate
+
+    return _intrinsic(reader)
+
+
+read_byte, read_int32, read_int64 = map(_reader, (types.uint8, types.int32, types.int64))
+"""The value at an address."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tidelog.codecs.columns.memory import copy_bytes
+
 _BACKSLASH, _X = ord("\\"), ord("x")
 _NIBBLE = np.full(256, 255, dtype=np.uint8)
 for _k, _byte in enumerate(b"0123456789abcdef"):
@@ -30,11 +32,10 @@ def text_offsets(length, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def gather(data, start, length, offsets, out):  # type: ignore[no-untyped-def]
     """Copy the cells back to back."""
+    source, target = data.ctypes.data, out.ctypes.data
     for i in range(len(length)):
-        source = np.int64(start[i])
-        target = np.int64(offsets[i])
-        for k in range(np.int64(length[i])):
-            out[target + k] = data[source + k]
+        if length[i] > 0:
+            copy_bytes(target + offsets[i], source + start[i], np.int64(length[i]))
 
 
 @njit(cache=True, nogil=True)

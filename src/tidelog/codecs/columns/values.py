@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,14 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "text": pa.string(),
     "bytes": pa.binary(),
 }
+_INTEGERS = {  # NumPy's limits take as long to ask for as hundreds of values to read
+    pa.from_numpy_dtype(dtype): (
+        dtype,
+        np.int64(np.iinfo(dtype).min),
+        np.int64(np.iinfo(dtype).max),
+    )
+    for dtype in (np.int16, np.int32, np.int64)
+}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
@@ -48,12 +57,14 @@ class ColumnTooLargeError(Exception):
     """The column's texts are more than int32 offsets can hold: decode fewer records at once."""
 
 
+@lru_cache(maxsize=1024)
 def decimal_parameters(logical: str) -> tuple[int, int] | None:
     """(precision, scale) of ``decimal(p,s)``; None for any other logical type."""
     match = _DECIMAL.fullmatch(logical)
     return (int(match[1]), int(match[2])) if match else None
 
 
+@lru_cache(maxsize=1024)
 def arrow_type(logical: str) -> pa.DataType:
     """The Arrow type of a logical type; an unknown one is delivered as text."""
     parameters = decimal_parameters(logical)
@@ -129,13 +140,9 @@ def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) ->
 
 
 def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
-    out = np.empty(len(start), dtype=kind.to_pandas_dtype())
-    limits = np.iinfo(out.dtype)
-    _checked(
-        number_kernels.integers(
-            data, start, length, np.int64(limits.min), np.int64(limits.max), out
-        )
-    )
+    dtype, low, high = _INTEGERS[kind]
+    out = np.empty(len(start), dtype)
+    _checked(number_kernels.integers(data, start, length, low, high, out))
     return _fixed(kind, length, out)
 
 

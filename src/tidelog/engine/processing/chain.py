@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.engine.events import Event, Events
+from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
 from tidelog.engine.processing.dead_letters import TakesLetters
 from tidelog.engine.retries import Retries, StoppingError
@@ -44,14 +45,16 @@ class Chain:
         changed = (self._through(event) for event in events)
         return [event for event in changed if event is not None]
 
-    def prepared(self, events: Sequence[Event], end: int, generation: str) -> list[Event | Message]:
+    def prepared(
+        self, events: Sequence[Event], end: int, generation: str
+    ) -> Sequence[Event | Message]:
         """`transformed`, and serialized if there is a serializer."""
         left: Sequence[Event] = events
         if self.transforms or not isinstance(events, Events):
             left = self.transformed(events)
         serializer = self.serializer
         if serializer is None or not left:
-            return list(left)
+            return left
         try:
             return self._serialized(serializer, left, end, generation)
         except ConsumerError as error:
@@ -164,10 +167,10 @@ class Chain:
 
     def _serialized(
         self, serializer: Serializer, left: Sequence[Event], end: int, generation: str
-    ) -> list[Event | Message]:
+    ) -> Sequence[Message]:
         try:
             batch = left if isinstance(left, Events) else Events.of(left, end, generation)
-            return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
+            return self.retries.call(lambda: _made(serializer.serialize(batch)), "serializer")
         except (TidelogError, StoppingError):
             raise
         except Exception as error:
@@ -211,3 +214,8 @@ def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> Consumer
 
 def _event(of: Event | Message) -> Event:
     return of.event if isinstance(of, Message) else of
+
+
+def _made(messages: Sequence[Message]) -> Sequence[Message]:
+    """A program's serializer may be lazy: what it raises is told as the serializer's."""
+    return messages if isinstance(messages, (list, Messages)) else list(messages)

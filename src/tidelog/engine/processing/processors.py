@@ -172,7 +172,7 @@ class ParallelProcessor:
 
 def _prepared(
     chain: Chain, service: RecordService, records: Events
-) -> Iterator[tuple[Sequence[Event], list[Event | Message]]]:
+) -> Iterator[tuple[Sequence[Event], Sequence[Event | Message]]]:
     """Slices of the events and what became of them, in order; all are under way at once."""
     parts: list[Sequence[Event]]
     size = chain.size_of_piece(len(records), service.threads)

@@ -104,7 +104,9 @@ class WorkerChain(Chain):
 
     workers: Workers | None = None
 
-    def prepared(self, events: Sequence[Event], end: int, generation: str) -> list[Event | Message]:
+    def prepared(
+        self, events: Sequence[Event], end: int, generation: str
+    ) -> Sequence[Event | Message]:
         originals = {event.number: event for event in events}
         return [_back(told, originals) for told in self._called(events, end, generation)]
 

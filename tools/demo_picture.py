@@ -1,7 +1,7 @@
 """Draw docs/images/demo.svg from a real run: ``tidelog demo --json | python tools/demo_picture.py``.
 
-The demo writes a JSON line now and then, and its report last. The picture shows what a terminal
-shows: the last status while the workload ran, and the report.
+The demo writes a JSON line now and then, and its report last. The picture shows what a terminal of
+80 columns shows: while capture is dead, and at the end.
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.rule import Rule
 
-from tidelog.cli.facts import demo_facts
-from tidelog.cli.live.facts import drawn_facts
-from tidelog.cli.terminal import view
+from tidelog.cli.live.demo import story_screen
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
-WIDTH = 104
-SHOWN = (
-    "step", "transactions", "records", "events_per_s", "lag_s", "chunks", "dumped_rows",
-    "superseded_rows", "windows_open", "chunks_voided", "merged_rows", "dump",
-)  # fmt: skip
+WIDTH, HEIGHT = 80, 23
 
 
 def main() -> None:
@@ -32,20 +27,15 @@ def main() -> None:
     report = lines[-1]
     if report.get("equal") is not True:
         raise SystemExit("the demo did not end with equal tables: no picture")
-    running = [
-        line for line in lines[:-1] if "merged_rows" in line and "comparing" not in line["step"]
-    ]
-    status = {name: running[-1][name] for name in SHOWN if name in running[-1]}
-    result = {name: report[name] for name in ("summary", "seconds")}
-    result["tables"] = [
-        {name: value for name, value in table.items() if name != "note"}
-        for table in report["tables"]
-    ]
+    told = [line for line in lines if "step" in line]
+    killed = [line for line in told if line.get("capture", {}).get("state") == "killed"]
+    ended = {**told[-1], "story": report["story"]}
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
-    console.print("$ tidelog demo", style="bold")
-    for line in drawn_facts(demo_facts(status), WIDTH):
+    for line in story_screen(killed[-1], WIDTH, HEIGHT):
         console.print(line)
-    console.print(view(result))
+    console.print(Rule(style="dim"))
+    for line in story_screen(ended, WIDTH, HEIGHT, report):
+        console.print(line)
     drawn = console.export_svg(title="tidelog demo")
     # without the fonts that Rich would have the reader's browser fetch from elsewhere
     PICTURE.write_text(re.sub(r"@font-face \{.*?\n    \}\n", "", drawn, flags=re.DOTALL))

@@ -67,6 +67,11 @@ class PseudoTerminal:
         os.write(self._terminal, keys.encode())
 
     @property
+    def pid(self) -> int:
+        """The process's."""
+        return self._pid
+
+    @property
     def text(self) -> str:
         """What the screen shows now."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()

@@ -31,9 +31,13 @@ sys.meta_path.insert(0, Hidden())
 COMMANDS = [["run"], ["pipeline", "--once"], ["verify"]]
 
 
-def tidelog(tmp_path: Path, *arguments: str, **environment: str) -> tuple[int, str]:
-    """Exit code and standard error of a command, without JAVA_HOME and with nothing on the PATH."""
-    (tmp_path / "tidelog.yaml").write_text(CONFIG)
+def tidelog(
+    tmp_path: Path, *arguments: str, config: str = CONFIG, **environment: str
+) -> tuple[int, str]:
+    """Exit code and standard error of a command, without JAVA_HOME and with nothing on the PATH but
+    what is in ``bin``.
+    """
+    (tmp_path / "tidelog.yaml").write_text(config)
     root = str(Path(__file__).parents[2] / "src")
     paths = [environment.pop("PYTHONPATH", ""), root]
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
@@ -76,6 +80,36 @@ def test_without_pyspark(tmp_path: Path, command: str) -> None:
 
     assert (code, told.count("\n")) == (2, 1), told
     assert "pip install 'tidelog[spark]'" in told
+
+
+def test_without_opentelemetry(tmp_path: Path) -> None:
+    hidden = without(tmp_path, "opentelemetry")
+    pushing = CONFIG + "control: {otlp: {endpoint: 'http://127.0.0.1:1/v1/metrics'}}\n"
+
+    code, told = tidelog(tmp_path, "capture", "tidelog.yaml", config=pushing, PYTHONPATH=hidden)
+
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "pip install 'tidelog[otlp]'" in told
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        "signal_kafka: {servers: 'k:9092'}",
+        "notifications: [kafka], notification_kafka: {servers: 'k:9092', topic: t}",
+    ],
+    ids=["signals", "notifications"],
+)
+def test_channels_without_kafkas_client(tmp_path: Path, control: str) -> None:
+    hidden = without(tmp_path, "confluent_kafka")
+
+    code, told = tidelog(
+        tmp_path, "capture", "tidelog.yaml", config=f"{CONFIG}control: {{{control}}}\n",
+        PYTHONPATH=hidden,
+    )  # fmt: skip
+
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "pip install 'tidelog[kafka]'" in told
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.demo_documents import REPORT
 from tests.support.screens import Feed
 
 import tidelog
@@ -458,7 +459,7 @@ def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> Non
 def test_demo_exits_1_unless_everything_is_equal(
     monkeypatch: pytest.MonkeyPatch, equal: bool, code: int
 ) -> None:
-    monkeypatch.setattr("tidelog.demo.run.demo", lambda **_options: {"equal": equal})
+    monkeypatch.setattr("tidelog.demo.run.demo", lambda **_options: REPORT | {"equal": equal})
     assert invoke("demo", "--rows", "1000", "--seconds", "1") == code
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.facts import demo_facts, verify_facts
+from tidelog.cli.facts import verify_facts
 from tidelog.cli.live.facts import drawn_facts, live_facts
 from tidelog.cli.log_format import JsonLines, OneLine
+from tidelog.system.fetching import Fetching
 
 DOCUMENT = {
     "leader": "host-1",
@@ -112,49 +113,38 @@ def test_a_log_record_is_a_json_object_without_values() -> None:
     )
 
 
-STEPS = [
-    {"step": "starting MySQL and Spark"},
-    {
-        "step": "workload, capture, dump and pipeline run", "transactions": 1234, "records": 5000,
-        "events_per_s": 700, "lag_s": 4.2, "superseded_rows": 17, "merged_rows": 9000,
-        "dump": {
-            "dump_id": "initial", "status": "running", "tables": 4, "tables_done": 1,
-            "rows": 5000, "estimated_rows": 20_000,
-        },
-    },
-]  # fmt: skip
-
-
-def test_the_demo_shows_source_capture_dump_and_copy_under_each_other() -> None:
-    assert [line.plain.rstrip() for line in drawn_facts(demo_facts(STEPS[1]), 80)] == [
-        "demo     workload, capture, dump and pipeline run",
-        "source   1,234 transactions were written",
-        "capture  5,000 records, 700 a second, 4.2s behind",
-        "dump     initial is running: 1 of 4 tables, 5,000 rows, 17 superseded",
-        "copy     9,000 rows were merged into Delta Lake",
-    ]
-    wide = [line.plain for line in drawn_facts(demo_facts(STEPS[1]), 120)]
-    assert wide[3].endswith("17 superseded  █████░░░░░░░░░░░░░░░")
-
-
-def test_a_new_step_is_told_at_once_where_there_is_no_terminal(
+def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with live_facts("demo", demo_facts, as_json=False) as told:
-        for step in (STEPS[0], STEPS[0], STEPS[1], STEPS[1]):
+    steps = [{"stage": "Spark starts"}, {"table": "a.b", "output": "lake", "number": 1, "of": 2}]
+    steps += [{**steps[1], "stage": "10 rows summed up on both sides"}]
+    with live_facts("verify", verify_facts, as_json=False) as told:
+        for step in (steps[0], steps[0], *steps):
             told(step)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "demo: starting MySQL and Spark"
-    assert lines[1].startswith("demo: workload, capture, dump and pipeline run; 1,234 transactions")
-    assert len(lines) == 2
-    with live_facts("demo", demo_facts, as_json=True) as told:
-        told(STEPS[1])
-    assert json.loads(capsys.readouterr().out) == STEPS[1]
+    assert lines == ["verify: Spark starts", "verify: table 1 of 2: a.b with lake"]
+    with live_facts("verify", verify_facts, as_json=True) as told:
+        told(steps[1])
+    assert json.loads(capsys.readouterr().out) == steps[1]
+
+
+def test_verify_shows_what_it_fetches() -> None:
+    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, 16 << 20, False)})
+    assert shown == [("verify", "fetches Delta's jars", None), ("", "4MiB of 16MiB", 0.25)]
+    lines = [line.plain.rstrip() for line in drawn_facts(shown, 60)]
+    assert lines[1] == "         4MiB of 16MiB  █████░░░░░░░░░░░░░░░"
+    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, None, False)})
+    assert shown[1] == ("", "4MiB", None)
 
 
 def test_verify_says_which_table_it_compares() -> None:
     told = {"table": "public.orders", "output": "lake", "number": 2, "of": 4}
-    assert verify_facts(told) == [("verify", "table 2 of 4: public.orders with lake", 0.25)]
+    shown = [("verify", "table 2 of 4: public.orders with lake", 0.25)]
+    assert verify_facts(told) == shown
+    assert verify_facts({**told, "stage": "waits for capture"}) == [
+        *shown,
+        ("", "waits for capture", None),
+    ]
 
 
 def test_json_has_a_form_for_everything() -> None:

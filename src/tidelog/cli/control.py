@@ -18,14 +18,38 @@ if TYPE_CHECKING:
     from tidelog.config import Config
 
 
-def pause(
-    config: ConfigFile, dump: DumpArgument = None, timeout: Wait = 10.0, as_json: Json = False
-) -> None:
-    """Pause a dump, or all; it stays paused over restarts."""
-    from tidelog.control.commands import PauseSnapshot, build
+OfLog = Annotated[
+    bool, typer.Option("--log", help="The reading of the source's log, in place of dumps.")
+]
+OfPipeline = Annotated[
+    bool, typer.Option("--pipeline", help="The pipeline of CONFIG, in place of dumps.")
+]
 
-    command = build(PauseSnapshot, {"dump_id": dump, "by": _caller()}, "pause")
-    client.send(client.load(config), command, timeout, as_json=as_json)
+
+def pause(
+    config: ConfigFile,
+    dump: DumpArgument = None,
+    log: OfLog = False,
+    pipeline: OfPipeline = False,
+    timeout: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Pause a dump, or all; or the log's reading, or the pipeline. It stays so over restarts."""
+    from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build
+
+    _check_one(dump, log, pipeline)
+    loaded, by = client.load(config), _caller()
+    command = build(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
+    if log:
+        command = build(PauseLog, {"by": by}, "pause")
+    elif pipeline:
+        command = build(PausePipeline, {"pipeline": loaded.pipeline.name, "by": by}, "pause")
+    client.send(loaded, command, timeout, as_json=as_json)
+
+
+def _check_one(dump: str | None, log: bool, pipeline: bool) -> None:
+    if (dump is not None) + log + pipeline > 1:
+        raise UsageError("give one of a dump's id, --log and --pipeline")
 
 
 def _caller() -> str:
@@ -37,13 +61,24 @@ def _caller() -> str:
 
 
 def resume(
-    config: ConfigFile, dump: DumpArgument = None, timeout: Wait = 10.0, as_json: Json = False
+    config: ConfigFile,
+    dump: DumpArgument = None,
+    log: OfLog = False,
+    pipeline: OfPipeline = False,
+    timeout: Wait = 10.0,
+    as_json: Json = False,
 ) -> None:
-    """Go on with a paused dump, or all."""
-    from tidelog.control.commands import ResumeSnapshot, build
+    """Go on with a paused dump, or all; or with the log's reading, or the pipeline."""
+    from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build
 
+    _check_one(dump, log, pipeline)
+    loaded = client.load(config)
     command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
-    client.send(client.load(config), command, timeout, as_json=as_json)
+    if log:
+        command = ResumeLog()
+    elif pipeline:
+        command = build(ResumePipeline, {"pipeline": loaded.pipeline.name}, "resume")
+    client.send(loaded, command, timeout, as_json=as_json)
 
 
 def cancel(
@@ -105,14 +140,19 @@ def handover(
         str | None,
         typer.Option(metavar="HOLDER", help="One of those that `tidelog status` says stand by."),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of this pipeline (pipeline.name), not of capture."),
+    ] = None,
     timeout: Wait = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Have another capture lead, as before an upgrade or a zone's end."""
+    """Have another process capture, or deliver, as before an upgrade or a zone's end."""
     loaded = client.load(config)
     from tidelog import app
 
-    terminal.show(app.hand_over(loaded, to, timeout_s=timeout), as_json=as_json)
+    found = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
+    terminal.show(found, as_json=as_json)
 
 
 def set_options(

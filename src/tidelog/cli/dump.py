@@ -54,6 +54,12 @@ def dump(
             help="incremental: chunks beside the log; blocking: one snapshot while the log waits.",
         ),
     ] = "incremental",
+    priority: Annotated[
+        int,
+        typer.Option(
+            min=-100, max=100, help="Dumps of the highest are read first: three chunks of four."
+        ),
+    ] = 0,
     dump_id: Annotated[
         str | None,
         typer.Option("--id", metavar="ID", help="Names the dump; the same id again does nothing."),
@@ -84,6 +90,7 @@ def dump(
         "conditions": parse_conditions(condition or []),
         "mode": mode,
         "missing": missing,
+        "priority": priority,
     }
     if keys is not None:
         data["keys"], data["key_columns"] = parse_keys(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,7 @@ def check(
         return
     findings = app.check(loaded)
     terminal.show_findings(findings, as_json=as_json)
+    app.note_check(loaded, findings)
     if terminal.any_error(findings):
         raise typer.Exit(UsageError.exit_code)
 
@@ -249,9 +251,14 @@ def verify(
     from tidelog import app
     from tidelog.cli.facts import verify_facts
     from tidelog.cli.live.facts import live_facts
+    from tidelog.cli.live.fetching import to_stderr
+    from tidelog.system.fetching import told_of_fetching
 
     quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
-    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told:
+    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told, ExitStack() as to:
+        if not as_json:
+            fetched = to_stderr("verify") if quiet else lambda now: told({"fetching": now})
+            to.enter_context(told_of_fetching(fetched))
         report = app.verify(loaded, tables=table or [], repair=repair, on_progress=told)
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

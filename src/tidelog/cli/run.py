@@ -10,10 +10,11 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
 from tidelog.cli.exits import stopping
-from tidelog.cli.facts import demo_facts
-from tidelog.cli.live.facts import live_facts
 from tidelog.cli.watch.beside import beside
 from tidelog.errors import UsageError
+
+ROWS, SECONDS = 300_000, 45
+QUICK_ROWS, QUICK_SECONDS = 20_000, 5
 
 
 def demo(
@@ -28,36 +29,48 @@ def demo(
         ),
     ] = Path("tidelog-demo"),
     rows: Annotated[
-        int, typer.Option(min=1000, metavar="N", help="Rows in the shop at the start.")
-    ] = 300_000,
+        int | None,
+        typer.Option(min=1000, metavar="N", help="Rows in the shop at the start; else 300,000."),
+    ] = None,
     seconds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many seconds the workload writes.")
-    ] = 45,
+        int | None,
+        typer.Option(min=1, metavar="N", help="How long the workload writes; else 45 seconds."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short one: 20,000 rows, 5 seconds.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
 
-    Exits 0 only if every table equals its Delta copy.
+    Capture is killed (kill -9) in the midst of its dump, and started again. Exits 0 only if every
+    table equals its Delta copy.
     """
+    from tidelog.cli.live.demo import shown_story
     from tidelog.demo.run import SOURCES
     from tidelog.demo.run import demo as run_demo
 
     known = [kind for kind in SOURCES if kind == source]
     if not known:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
-    shown = live_facts("demo", demo_facts, as_json=as_json)
-    with stopping() as stop, shown as told:
-        report = run_demo(
-            source=known[0],
-            directory=directory,
-            rows=rows,
-            seconds=seconds,
-            keep=keep,
-            on_status=told,
-            stop_event=stop,
+    try:
+        with stopping() as stop, shown_story(as_json=as_json) as shown:
+            report = run_demo(
+                source=known[0],
+                directory=directory,
+                rows=rows or (QUICK_ROWS if quick else ROWS),
+                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+                keep=keep,
+                on_status=shown.told,
+                stop_event=stop,
+            )
+    except KeyboardInterrupt:
+        terminal.say_in_words(
+            "The demo was interrupted; all that it had started has ended.", error=True
         )
-    terminal.show(report, as_json=as_json)
+        raise
+    shown.end(report)
     exit_unless(report["equal"])
 
 

@@ -17,6 +17,7 @@ from tidelog.model.units import brief_span, format_bytes
 if TYPE_CHECKING:
     from tidelog.app.overview import (
         Delivering,
+        Drop,
         Dumping,
         Output,
         Overview,
@@ -29,6 +30,8 @@ SHOWN, OF_A_KIND = 8, 2
 """Outputs and problems that are shown of each; ``--json`` has all."""
 BRIEFLY = 3
 """Outputs that a line of a log names."""
+MESSAGE = 120
+"""Characters of an error that is over; ``--json`` has all."""
 _NAME = 9
 
 
@@ -49,9 +52,13 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     yield from _more(len(found.pipelines), "pipelines")
     for output in found.outputs[:SHOWN]:
         yield _fact("output", of_output(output, down=bool(found.source.silent_s)))
+        if told := of_deliveries(output):
+            yield _fact("", told)
     yield from _more(len(found.outputs), "outputs")
     if found.verified is not None:
         yield _fact("verify", of_verify(found.verified))
+    if found.drops:
+        yield _fact("activity", of_drops(found.drops))
     for dump in found.dumps[:SHOWN]:
         yield _fact("dump", of_dump(dump))
     yield from _more(len(found.dumps), "dumps")
@@ -118,7 +125,11 @@ def of_capture(found: Overview) -> str:
 
 def of_pipeline(found: Delivering) -> str:
     """Who delivers."""
-    return f"{found.pipeline}: {_who(found, 'delivers')}"
+    paused = ""
+    if found.paused_ms is not None:
+        by = f" by {found.paused_by}" if found.paused_by else ""
+        paused = f"paused{by} since {_local(found.paused_ms)}; "
+    return f"{found.pipeline}: {paused}{_who(found, 'delivers')}"
 
 
 def _who(found: Overview | Delivering, does: str) -> str:
@@ -180,11 +191,40 @@ def of_output(output: Output, *, down: bool = False) -> str:
     return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
 
 
+def of_deliveries(output: Output) -> str:
+    """How its last batch went, how many records it rejected, and what failed last."""
+    parts = []
+    if output.committed_ms is not None:
+        text = f"last batch at {_local(output.committed_ms)}"
+        if output.batch_s is not None and output.records_per_s is not None:
+            took = brief_span(output.batch_s * 1000)
+            records = f"{output.batch_records or 0:,} records"
+            text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
+        parts.append(text)
+    if output.rejected:
+        parts.append(f"{output.rejected:,} in dead letters")
+    if output.last_error is not None and output.last_error_ms is not None and not output.error:
+        failed = " ".join(output.last_error.split())
+        brief = failed if len(failed) <= MESSAGE else f"{failed[: MESSAGE - 1]}…"
+        parts.append(f"failed last at {_local(output.last_error_ms)}: {brief}")
+    return "; ".join(parts)
+
+
 def of_verify(found: Verified) -> str:
     """What was compared last, and when."""
     copies = "1 copy was" if found.compared == 1 else f"{found.compared} copies were"
     said = f"{copies} compared at {_local(found.at_ms)}"
     return f"{said}; {len(found.differ)} differed" if found.differ else f"{said} and equal"
+
+
+def of_drops(drops: Sequence[Drop]) -> str:
+    """The first of them, and how many more there are."""
+    first, more = drops[0], len(drops) - 1
+    said = f"{first.table}: {first.kind}s fell from {first.before_per_min:,.0f} to "
+    said += f"{first.then_per_min:,.0f} a minute at {_local(first.at_ms)}"
+    if first.until_ms is not None:
+        said += f", and came back at {_local(first.until_ms)}"
+    return said if not more else f"{said} (and {more} more drop{'s' if more > 1 else ''} today)"
 
 
 def of_dump(dump: Dumping) -> str:

@@ -150,6 +150,13 @@ class MySqlShop:
         self._run("DELETE FROM order_items WHERE order_id = %s", (order,))
         self._run("DELETE FROM orders WHERE id = %s", (order,))
 
+    def count(self, table: str) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT count(*) FROM {table}")  # noqa: S608 - one of ours
+            row = cursor.fetchone()
+        assert row is not None
+        return int(row[0])
+
     def _run(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute(statement, arguments)

@@ -133,3 +133,9 @@ class PostgresShop:
     def delete_order(self, order: int) -> None:
         self._connection.execute("DELETE FROM order_items WHERE order_id = %s", (order,))
         self._connection.execute("DELETE FROM orders WHERE id = %s", (order,))
+
+    def count(self, table: str) -> int:
+        counted = self._connection.execute(f"SELECT count(*) FROM {table}".encode())  # noqa: S608
+        row = counted.fetchone()
+        assert row is not None
+        return int(row[0])

@@ -5,29 +5,33 @@ Used for Delta's jars and for the database servers of tests and demo that come a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.errors import UsageError
+from tidelog.system.fetching import tell
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A pinned artifact of Maven Central."""
+    """A pinned artifact of Maven Central; ``size`` in bytes, 0: not known before it is here."""
 
     group: str
     artifact: str
     version: str
     sha256: str
     classifier: str = ""
+    size: int = 0
 
     @property
     def file_name(self) -> str:
@@ -54,7 +58,10 @@ def listed(text: str) -> tuple[Jar, ...]:
     return tuple(jars)
 
 
+_CENTRAL = "https://repo1.maven.org/maven2"
 _FETCH_TIMEOUT_S = 300
+_LOOK_S = 0.2
+_PIECE_BYTES = 1 << 18
 
 # Ivy's own default for an m2-compatible "ibiblio" resolver is Maven Central.
 _IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/>
@@ -92,8 +99,20 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
             "TIDELOG_JARS to a directory that can be written"
         ) from None
     missing = [jar for jar in jars if not _fits(directory / jar.file_name, jar)]
+    if missing:
+        _fetch(missing, what, directory)
+    return [directory / jar.file_name for jar in jars]
+
+
+Told = Callable[[int], None]
+"""Told how many bytes have come."""
+
+
+def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
+    sizes = [jar.size for jar in missing]
+    size = sum(sizes) if all(sizes) else None
     failures: list[str] = []
-    ways: list[tuple[str, Callable[[list[Jar], Path], None]]] = [
+    ways: list[tuple[str, Callable[[list[Jar], Path, Told], None]]] = [
         ("local Maven repository", _from_local_repository),
         ("TIDELOG_MAVEN_URL", _from_url),
         ("Spark's Ivy", _from_ivy),
@@ -104,7 +123,7 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
             break
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
             try:
-                fetch_from(missing, Path(scratch))
+                fetch_from(missing, Path(scratch), lambda come: tell(what, come, size))
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 failures.append(f"{way}: {error}")
             for jar in missing:
@@ -118,7 +137,7 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
         missing = [jar for jar in missing if not (directory / jar.file_name).exists()]
     if missing:
         raise UsageError(_how_to_go_on(what, missing, directory, failures))
-    return [directory / jar.file_name for jar in jars]
+    tell(what, None, size)
 
 
 def _fits(path: Path, jar: Jar) -> bool:
@@ -129,7 +148,8 @@ def _fits(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _from_local_repository(jars: list[Jar], scratch: Path) -> None:
+def _from_local_repository(jars: list[Jar], scratch: Path, told: Told) -> None:
+    del told  # a copy takes no time
     repository = Path.home() / ".m2" / "repository"
     for jar in jars:
         local = repository / jar.repository_path
@@ -137,20 +157,25 @@ def _from_local_repository(jars: list[Jar], scratch: Path) -> None:
             shutil.copyfile(local, scratch / jar.file_name)
 
 
-def _from_url(jars: list[Jar], scratch: Path) -> None:
+def _from_url(jars: list[Jar], scratch: Path, told: Told) -> None:
     base = os.environ.get("TIDELOG_MAVEN_URL")
     if not base:
         return
+    come = 0
+    told(come)
     for jar in jars:
         url = f"{base.rstrip('/')}/{jar.repository_path}"
         with (
             urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response,  # noqa: S310
             (scratch / jar.file_name).open("wb") as file,
         ):
-            shutil.copyfileobj(response, file)
+            while piece := response.read(_PIECE_BYTES):
+                file.write(piece)
+                come += len(piece)
+                told(come)
 
 
-def _from_ivy(jars: list[Jar], scratch: Path) -> None:
+def _from_ivy(jars: list[Jar], scratch: Path, told: Told) -> None:
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         return
@@ -173,7 +198,7 @@ def _from_ivy(jars: list[Jar], scratch: Path) -> None:
     arguments = [java, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
     arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
     arguments += ["-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]")]
-    _run(arguments)
+    _run(arguments, lambda: told(_bytes_of((scratch / "cache").rglob("*.jar*"))))
 
 
 def _ivy_artifact(jar: Jar) -> str:
@@ -183,30 +208,68 @@ def _ivy_artifact(jar: Jar) -> str:
     return f'<artifact name="{jar.artifact}" type="jar" ext="jar" {of}/>'
 
 
-def _from_mvn(jars: list[Jar], scratch: Path) -> None:
+def _from_mvn(jars: list[Jar], scratch: Path, told: Told) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
         return
+    places = [Path.home() / ".m2" / "repository" / jar.repository_path for jar in jars]
+
+    def look() -> None:
+        told(_bytes_of(file for place in places for file in place.parent.glob(f"{place.name}*")))
+
     for jar in jars:
-        _run([mvn, "-q", "-B", "dependency:get", f"-Dartifact={jar}", "-Dtransitive=false"])
-    _from_local_repository(jars, scratch)
+        command = [mvn, "-q", "-B", "dependency:get", f"-Dartifact={jar}", "-Dtransitive=false"]
+        _run(command, look)
+    _from_local_repository(jars, scratch, told)
 
 
-def _run(arguments: list[str]) -> None:
-    done = subprocess.run(  # noqa: S603
-        arguments, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise ValueError(f"exit code {done.returncode}: {lines[-1] if lines else 'no output'}")
+def _bytes_of(files: Iterable[Path]) -> int:
+    """Of a file and of the part of it that is there so far, one is counted."""
+    total = 0
+    for file in files:
+        with contextlib.suppress(OSError):  # it was renamed just now
+            total += file.stat().st_size if file.suffix in (".jar", ".part") else 0
+    return total
+
+
+def _run(arguments: list[str], look: Callable[[], None], place: Path | None = None) -> None:
+    """Run a program to its end, in the directory ``place``; ``look`` is called now and then, and
+    may raise what ends it.
+    """
+    deadline = time.monotonic() + _FETCH_TIMEOUT_S
+    with subprocess.Popen(  # noqa: S603
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place,
+    ) as process:
+        try:
+            while True:
+                look()
+                try:
+                    said, complaints = process.communicate(timeout=_LOOK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() >= deadline:
+                        raise
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        lines = (complaints or said).strip().splitlines()
+        raise ValueError(f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
 
 
 def _how_to_go_on(what: str, missing: list[Jar], directory: Path, failures: list[str]) -> str:
     names = "\n".join(f"  {jar}  ({jar.file_name}, sha256 {jar.sha256})" for jar in missing)
+    urls = " ".join(f"{_CENTRAL}/{jar.repository_path}" for jar in missing)
     tried = "\n".join(f"  {failure}" for failure in failures) or "  nothing found"
     return (
         f"{what} could not be fetched:\n{names}\ntried:\n{tried}\n"
-        f"Without network: copy these files from a machine that has them into {directory}, or set "
-        "TIDELOG_JARS to a directory that holds them, or TIDELOG_MAVEN_URL to a Maven repository "
-        "that you can reach; then run the command again."
+        "Without network here, fetch them on a machine that has one:\n"
+        f"  curl --fail --remote-name-all {urls}\n"
+        f"and copy them into {directory}. Or set TIDELOG_JARS to a directory that holds them, or "
+        "TIDELOG_MAVEN_URL to a Maven repository that you can reach. Then run the command again."
     )

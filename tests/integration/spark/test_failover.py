@@ -5,83 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.behaviours.outputs.database_tables import server
 from tests.support.build_log import BuiltLog
+from tests.support.pipeline_process import Delivering, state_of
 
 from tidelog import app
 from tidelog.app.elections import LedElsewhereError
 from tidelog.config import Config, load_config
-from tidelog.system.failpoints import ENVIRONMENT_VARIABLE
+from tidelog.errors import UsageError
 
 pytestmark = pytest.mark.spark
-
-
-class Delivering:
-    """``tidelog pipeline`` as a process with a JVM and workers of its own."""
-
-    def __init__(self, config: Path, log_file: Path, failpoint: str = "") -> None:
-        self.log_file = log_file
-        with log_file.open("w") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidelog", "pipeline", str(config), "--json"],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, ENVIRONMENT_VARIABLE: failpoint},
-            )
-        self.pid = self._process.pid
-
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def wait(self, timeout_s: float = 120) -> int:
-        return self._process.wait(timeout_s)
-
-    @property
-    def said(self) -> str:
-        return self.log_file.read_text()
-
-    @property
-    def processes(self) -> list[int]:
-        """All that it started, and itself."""
-        children: dict[int, list[int]] = {}
-        for found in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                fields = found.read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(found.parent.name))
-        all_, ahead = [], [self.pid]
-        while ahead:
-            one = ahead.pop()
-            all_.append(one)
-            ahead += children.get(one, [])
-        return all_
-
-    @property
-    def frozen(self) -> list[int]:
-        return [pid for pid in self.processes if _state(pid) in "Tt"]
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            for pid in self.processes:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 class Pipeline:
@@ -204,6 +145,35 @@ def test_a_standby_goes_on_where_the_leader_ended(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.thorough
+def test_a_pipeline_is_handed_over_and_back(pipeline: Pipeline) -> None:
+    pipeline.configure({"kind": "files", "path": "activity", "format": "json"})
+    pipeline.write(10)
+    first = pipeline.start()
+    pipeline.wait_for(lambda: pipeline.leader() is first)
+    hand_over = partial(app.hand_over, pipeline.config, timeout_s=60, pipeline="shop")
+    with pytest.raises(UsageError, match="no process of the pipeline stands by"):
+        hand_over(None)
+    second = pipeline.start()
+    pipeline.wait_for(lambda: pipeline.status()["standbys"])
+    with pytest.raises(UsageError, match="nobody:1 does not stand by; "):
+        hand_over("nobody:1")
+    with pytest.raises(UsageError, match="nobody delivers a pipeline other"):
+        app.hand_over(pipeline.config, None, timeout_s=60, pipeline="other")
+    pipeline.wait_for(lambda: len(pipeline.events()) == 10)
+    found = hand_over(None)
+    assert [int(found[end].rpartition(":")[2]) for end in ("from", "to")] == [first.pid, second.pid]
+    pipeline.write(10)
+    pipeline.wait_for(lambda: len(pipeline.events()) == 20)
+    pipeline.wait_for(lambda: pipeline.leader() is second)
+    pipeline.wait_for(lambda: pipeline.status()["standbys"])
+    assert hand_over(found["from"]) == {"from": found["to"], "to": found["from"]}
+    pipeline.write(10)
+    pipeline.wait_for(lambda: len(pipeline.events()) == 30)
+    assert (first.code, second.code) == (None, None)
+    assert sorted(pipeline.events()) == list(range(1, 31))
+
+
+@pytest.mark.thorough
 def test_a_frozen_leader_writes_nothing_when_it_wakes_up(pipeline: Pipeline, spark: Any) -> None:
     """It is frozen after the last look at its lease: the destinations refuse what it does then."""
     place = server("postgres")
@@ -242,4 +212,4 @@ def test_a_frozen_leader_writes_nothing_when_it_wakes_up(pipeline: Pipeline, spa
     assert sorted((lake / "_delta_log").glob("*.json")) == commits
     pipeline.write(10)
     pipeline.wait_for(lambda: copies()[0] == list(range(1, 31)))
-    assert all(_state(each.pid) not in "ZX" for each in pipeline.processes)
+    assert all(state_of(each.pid) not in "ZX" for each in pipeline.processes)

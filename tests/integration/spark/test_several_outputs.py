@@ -123,9 +123,17 @@ def test_an_output_that_is_down_holds_up_no_other(lake: Lake, built: BuiltLog, e
         assert down.end == 0
         (consumer,) = Consumers(built.log.storage).all()
         assert consumer.offset == built.log.head_offset  # retention waits for the one that is down
+        failure = consumer.delivered["down"].failure
+        assert failure is not None
+        assert failure.message == "the broker is down"
         down.error = None
         wait_until(lambda: down.end == end)
     assert running.raised is None
+    (consumer,) = Consumers(built.log.storage).all()
+    for told in consumer.delivered.values():
+        assert told.records > 0
+        assert told.batch_s > 0
+        assert told.committed_ms is not None
     well.close()
 
 

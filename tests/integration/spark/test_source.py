@@ -99,6 +99,24 @@ def test_columns_are_pruned(built: BuiltLog, read: Callable[..., Any]) -> None:
     ]
 
 
+def test_typed_rows_have_the_columns_that_the_table_has_now(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    """Whatever columns came and went since they were written."""
+    old = built.table("public.t", {"id": "int64", "a": "text", "gone": "text"})
+    built.insert(old, "1", "x", "y")
+    built.flush()
+    new = built.table("public.t", {"id": "int64", "a": "text", "added": "int32"})
+    built.insert(new, "2", "x", "7")
+    built.flush()
+    frame = read(table="public.t")
+    assert frame.schema["after"].dataType.fieldNames() == ["id", "a", "added"]
+    rows = [tuple(row.after) for row in frame.orderBy("version").collect()]
+    assert rows == [(1, "x", None), (2, "x", 7)]
+    then = read(table="public.t", schemaVersion=str(old.schema_id))
+    assert then.schema["after"].dataType.fieldNames() == ["id", "a", "gone"]
+
+
 def test_envelope_is_debezium_json_of_all_tables_in_log_order(
     built: BuiltLog, read: Callable[..., Any]
 ) -> None:
@@ -318,6 +336,10 @@ def test_decode_errors_name_table_and_version_not_values(
         ({"shape": "typed"}, "needs the option 'table'"),
         ({"tabel": "x"}, "unknown option 'tabel'"),
         ({"table": "public.nothing"}, "no records of table public.nothing"),
+        (
+            {"table": "public.orders", "columns": "id,nothing"},
+            "has no column .nothing.; it has: id, name",
+        ),
         ({"startingOffset": "yesterday"}, "must be earliest, latest or an offset"),
         ({"filterPushdown": "true"}, "which then lack rows"),
     ],

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from tidelog.demo.servers import mysql_binaries, postgres_jars
 from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.system import maven
+from tidelog.system.fetching import Fetching, told_of_fetching
 from tidelog.system.maven import Jar
 
 
@@ -22,8 +26,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(jars, "DELTA_JARS", (jar,))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TIDELOG_MAVEN_URL", raising=False)
-    monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch: None)
-    monkeypatch.setattr(maven, "_from_mvn", lambda jars, scratch: None)
+    monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch, told: None)
+    monkeypatch.setattr(maven, "_from_mvn", lambda jars, scratch, told: None)
     return tmp_path
 
 
@@ -61,6 +65,59 @@ def test_a_repository_of_ones_own(offline: Path, monkeypatch: pytest.MonkeyPatch
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
 
 
+def test_whoever_waits_is_told_how_much_has_come(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(3 * maven._PIECE_BYTES)
+    jar = Jar("org.made", "large", "1", hashlib.sha256(data).hexdigest(), size=len(data))
+    put(offline / "mirror" / jar.repository_path, data)
+    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    told: list[Fetching] = []
+    with told_of_fetching(told.append):
+        maven.fetch([jar], "a large jar", offline / "cache")
+        maven.fetch([jar], "a large jar", offline / "cache")  # it is there
+    assert [each.share for each in told] == [0.0, 1 / 3, 2 / 3, 0.99, 1.0]
+    assert {(each.what, each.size) for each in told} == {("a large jar", len(data))}
+
+
+def test_whoever_is_told_can_end_it(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_now: Fetching) -> None:
+        raise KeyboardInterrupt
+
+    put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
+    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    with pytest.raises(KeyboardInterrupt), told_of_fetching(end):
+        jars.delta_jars(offline / "cache")
+    assert list((offline / "cache").iterdir()) == []
+    jars.delta_jars(offline / "cache")
+
+
+def test_a_program_that_fetches_is_looked_at_and_ended(tmp_path: Path) -> None:
+    looked: list[float] = []
+
+    def look() -> None:
+        looked.append(time.monotonic())
+        if len(looked) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        maven._run(["/bin/sh", "-c", "echo $$ > pid; exec sleep 60"], look, tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    with pytest.raises(ValueError, match="exit code 3: why"):
+        maven._run(["/bin/sh", "-c", "echo why >&2; exit 3"], lambda: None)
+
+
+def test_pinned_sizes_are_those_of_the_jars() -> None:
+    pinned = [*jars.DELTA_JARS, *jars.ICEBERG_JARS, *postgres_jars.JARS.values()]
+    pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
+    assert all(jar.size for jar in pinned)
+    for jar in pinned:
+        there = maven.cache_directory() / jar.file_name
+        if there.exists():
+            assert there.stat().st_size == jar.size
+
+
 def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     with pytest.raises(UsageError) as caught:
         jars.delta_jars(offline / "cache")
@@ -69,6 +126,8 @@ def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     assert "TIDELOG_JARS" in text
     assert "TIDELOG_MAVEN_URL" in text
     assert str(offline / "cache") in text
+    path = "https://repo1.maven.org/maven2/org/made/up/1.0/up-1.0.jar"
+    assert f"curl --fail --remote-name-all {path}" in text
 
 
 def test_jars_are_read_from_a_list() -> None:

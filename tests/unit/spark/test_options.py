@@ -17,6 +17,8 @@ def test_names_of_options_ignore_case_and_sizes_have_units() -> None:
     options = SourceOptions.parse({"path": "x", "maxBytesPerTrigger": "3m", "PARTITIONS": "4"})
     assert options.max_bytes == 3 << 20
     assert options.partitions == 4
+    as_in_yaml = SourceOptions.parse({"path": "x", "maxBytesPerTrigger": "10MiB"})
+    assert as_in_yaml.max_bytes == 10 << 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
-from tidelog.spark.queries.stream import HostBusyError, QueryProgress, _Loop
+from tidelog.spark.queries.stream import HostBusyError, QueryProgress, StreamOptions, _Loop
+
+
+def options(on_progress: Callable[[QueryProgress], None] | None = None) -> StreamOptions:
+    return StreamOptions(True, 1 << 20, 1.0, on_progress, lambda _output, _error: None)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_a_worker_that_did_not_start_is_tried_again(
     tmp_path: Path, said: str, kind: type[Exception], policy: Policy | None
 ) -> None:
     output: Any = None
-    loop = _Loop(BuiltLog(tmp_path / "log").log, output, lambda _: None, "q", None, 0)
+    loop = _Loop(BuiltLog(tmp_path / "log").log, output, lambda _: None, "q", options(), 0)
     found = loop.explain(RuntimeError(said))
     assert type(found) is kind
     assert "secret" not in str(found)
@@ -73,7 +78,7 @@ def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
         bounds.append(built.flush().next)
     told: list[QueryProgress] = []
     output: Any = Noting()
-    loop = _Loop(built.log, output, lambda _: None, "q", told.append, 0)
+    loop = _Loop(built.log, output, lambda _: None, "q", options(told.append), 0)
     frames: list[Any] = [Frame(built, bounds[0], bounds[1]), Frame(built, bounds[1], bounds[2])]
     for number, frame in enumerate([frames[0], frames[0], frames[1]]):
         loop.batch(frame, number)
@@ -82,6 +87,29 @@ def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
         (3, bounds[1], "noting"),
         (2, bounds[2], "noting"),
     ]
+
+
+class Rejecting(Noting):
+    """An output whose destination rejected some records."""
+
+    def prepare(self, generation: str) -> None: ...
+    def committed(self, table: Any) -> int | None: ...
+    def close(self) -> None: ...
+    def rejected(self) -> int:
+        return 7
+
+
+def test_rejections_are_told_with_the_batch(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    built.insert(built.table("public.t", {"id": "int64"}), "1")
+    end = built.flush().next
+    told: list[QueryProgress] = []
+    for output in (Rejecting(), Noting()):
+        given: Any = output
+        loop = _Loop(built.log, given, lambda _: None, "q", options(told.append), 0)
+        frame: Any = Frame(built, built.log.head_offset, end)
+        loop.batch(frame, 0)
+    assert [each.rejected for each in told] == [7, 0]
 
 
 def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) -> None:
@@ -95,7 +123,7 @@ def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) 
         bounds.append(built.flush().next)
     told: list[QueryProgress] = []
     output: Any = Noting()
-    loop = _Loop(built.log, output, lambda _: None, "q", told.append, bounds[1])
+    loop = _Loop(built.log, output, lambda _: None, "q", options(told.append), bounds[1])
     frame: Any = Frame(built, bounds[0], bounds[2])
     loop.batch(frame, 0)
     assert output.ends == [bounds[2]]
@@ -114,7 +142,7 @@ def test_a_worker_that_did_not_start_amid_a_write_is_the_host_s_fault(tmp_path: 
     built = BuiltLog(tmp_path / "log")
     built.insert(built.table("public.t", {"id": "int64"}), "1")
     output: Any = Busy()
-    loop = _Loop(built.log, output, lambda _: None, "q", None, 0)
+    loop = _Loop(built.log, output, lambda _: None, "q", options(), 0)
     frame: Any = Frame(built, built.log.head_offset, built.flush().next)
     with pytest.raises(OutputError):
         loop.batch(frame, 0)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
+from tidelog.cli.live.fetching import Lines, with_bar
 from tidelog.cli.watch.feed import TURN_S
 from tidelog.cli.watch.picture import Picture, StatusHistory, picture
 from tidelog.cli.watch.steering import Steering
 from tidelog.errors import TidelogError
+from tidelog.system.fetching import Fetching, told_of_fetching
 
 if TYPE_CHECKING:
     from tidelog.app import StatusFeed
@@ -47,7 +49,8 @@ def beside(
         thread = threading.Thread(target=showing.run, name="tidelog-view", daemon=True)
         thread.start()
         try:
-            yield showing.told
+            with told_of_fetching(showing.fetching):
+                yield showing.told
         finally:
             showing.ended.set()
             thread.join(_JOIN_S)
@@ -85,6 +88,9 @@ class _Showing:
     def told(self, status: dict[str, Any]) -> None:
         """What runs here tells of itself."""
 
+    def fetching(self, now: Fetching) -> None:
+        """What comes over the network first."""
+
     def closing(self) -> str:
         """What is said last."""
         return ""
@@ -104,6 +110,7 @@ class _One(_Showing):
         self._make: Callable[[], StatusFeed] = lambda: app.StatusFeed(config)
         self._feed: StatusFeed | None = None
         self._said: dict[str, str] = {}
+        self._fetched = Lines(title, self._shown.say)
 
     def look(self) -> float:
         try:
@@ -140,6 +147,14 @@ class _One(_Showing):
         if not self._shown.redrawn and self._said.get(part) != text:
             self._said[part] = text
             self._shown.say(f"{self._title}: {text}")
+
+    def fetching(self, now: Fetching) -> None:
+        if not self._shown.redrawn:
+            self._fetched(now)
+        elif now.done:
+            self._shown.view.here.pop("fetching", None)
+        else:
+            self._shown.view.here["fetching"] = with_bar(now)
 
     def closing(self) -> str:
         documents = self._shown.history.documents

@@ -13,6 +13,7 @@ from tidelog.model.printable import printable
 
 NAME = 9
 """Columns of what a line is about."""
+SPARKS = " ▁▂▃▄▅▆▇█"
 _UNBROKEN = "\u00a0"
 
 
@@ -39,6 +40,13 @@ def fact(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
     if lines:
         lines[0] = Text(f"{name:<{NAME}}", style="dim").append_text(lines[0][NAME:])
     return lines
+
+
+def sparks(values: Sequence[float], style: str) -> Text:
+    """A character each, as high as it is beside the highest."""
+    most = max(values, default=0.0)
+    bars = (SPARKS[round(value / most * 8)] if most else SPARKS[0] for value in values)
+    return Text("".join(bars), style=style)
 
 
 def drawn(picture: RenderableType, width: int) -> list[Text]:

@@ -15,7 +15,7 @@ from tidelog.app.overview import Overview, Severity, overview
 from tidelog.cli import status_lines as say
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import Status, rate_of, table_lines, total_line, unfinished
-from tidelog.cli.watch.lines import Section, fact, fitted, section, wrapped
+from tidelog.cli.watch.lines import Section, fact, fitted, section, sparks, wrapped
 from tidelog.cli.watch.throttle import readers_lines
 from tidelog.cli.watch.view import View
 from tidelog.cli.watch.windows import windows_lines
@@ -23,7 +23,6 @@ from tidelog.cli.watch.words import words_lines
 from tidelog.model.printable import printable
 
 STYLES = {"32": "green", "36": "cyan", "33": "yellow", "31": "red"}
-SPARKS = " ▁▂▃▄▅▆▇█"
 STALE_AFTER_S = 10.0
 LEAST = (40, 8)
 OTHERS = 3
@@ -57,6 +56,7 @@ def screen(
         _here(view, width),
         section(1, _source(found, width), 2),
         section(2, _outputs(found, width), 3, "outputs: tidelog status --json"),
+        section(3, _drops(found, width), 1),
         *_dumps(found, history, view, width),
         _problems(found, view, width),
         section(5, _who(found, history, width), 1, "lines about who leads"),
@@ -117,7 +117,16 @@ def _outputs(found: Overview, width: int) -> list[Text]:
         key=lambda o: (o.error is None, -(o.lag_s if o.lag_s is not None else o.behind_records)),
     )
     down = bool(found.source.silent_s)
-    return [line for each in late for line in fact("output", say.of_output(each, down=down), width)]
+    lines: list[Text] = []
+    for each in late:
+        lines += fact("output", say.of_output(each, down=down), width)
+        if told := say.of_deliveries(each):
+            lines += fact("", told, width, style="dim")
+    return lines
+
+
+def _drops(found: Overview, width: int) -> list[Text]:
+    return fact("activity", say.of_drops(found.drops), width) if found.drops else []
 
 
 def _dumps(found: Overview, history: Sequence[Status], view: View, width: int) -> Iterator[Section]:
@@ -206,9 +215,7 @@ def _spark(history: Sequence[Status], width: int) -> Text:
         rate_of(history[at : at + 2], lambda s: s["capture"].get("records")) or 0.0
         for at in range(max(0, len(history) - width - 1), len(history) - 1)
     ]
-    most = max(steps, default=0.0)
-    bars = (SPARKS[round(step / most * 8)] if most else SPARKS[0] for step in steps)
-    return Text("".join(bars), style="cyan")
+    return sparks(steps, "cyan")
 
 
 def _keys(view: View, width: int) -> Text:

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 from pathlib import Path
 
-from tidelog.errors import MissingExtraError
+from tidelog.system.extras import missing_extra
 
 
 def write_certificates(directory: Path) -> None:
@@ -16,7 +16,7 @@ def write_certificates(directory: Path) -> None:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec, rsa
     except ImportError as error:
-        raise MissingExtraError("cryptography", "mysql") from error
+        raise missing_extra(error, "demo") or error from error
 
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from tidelog.demo.servers.unprivileged import reachable_directory, unprivileged_account
+from tidelog.demo.servers.watcher import Watcher
 from tidelog.errors import TidelogError, UsageError
 
 
@@ -38,7 +39,7 @@ class EmbeddedServer:
         self._base = reachable_directory(self._account, prefix)
         self.log_file = self._base / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
 
     def start(self) -> None:
         """Start it, also after `stop` and `kill`; return once it answers. No-op if it runs."""
@@ -123,7 +124,7 @@ class EmbeddedServer:
             start_new_session=True,
             **rights,
         )
-        self._watch()
+        self._watcher = Watcher(self.pid, self.ended_by)
 
     def _is_ready(self, answers: Callable[[], bool], timeout_s: float = 120) -> bool:
         """Wait until it answers; False if it ended by itself. Raises TidelogError after the
@@ -156,20 +157,7 @@ class EmbeddedServer:
         self._process = None
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
-            watcher.kill()
-            watcher.wait()
-            assert watcher.stdin is not None
-            watcher.stdin.close()
-
-    def _watch(self) -> None:
-        """Let a shell stop the server if this process is killed: its pipe then closes."""
-        self._watcher = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", f"read _; kill -{self.ended_by} {self.pid} 2>/dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+            watcher.close()
 
     def _own(self, path: Path) -> None:
         """Give a file to whom the server runs as."""

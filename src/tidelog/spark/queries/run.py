@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import TidelogError
-from tidelog.eventlog.consumers import Consumers, Destination, Stopped
+from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
@@ -46,6 +47,7 @@ def run_pipeline(
     resume: Mapping[str, int] | None = None,
     lease: WriteLease | None = None,
     lost: threading.Event | None = None,
+    is_paused: Callable[[], bool] = lambda: False,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
@@ -72,6 +74,7 @@ def run_pipeline(
             retention removed the log: whole dumps make good what it lacks.
         lease: of the pipeline, under which alone it writes.
         lost: set together with ``stop`` when the lease has ended: no batch is waited for.
+        is_paused: asked before each batch, which waits as long as it is so.
 
     Returns the offset below which everything was brought over.
 
@@ -90,12 +93,19 @@ def run_pipeline(
     together = Together(tell, once=once)
 
     def moved(progress: QueryProgress) -> None:
+        book.wrote(progress)
         together.moved(progress.output)
         if on_progress is not None:
             on_progress(progress)
 
     options = StreamOptions(
-        once, max_batch_bytes, trigger_s, _one_at_a_time(moved), lost or threading.Event()
+        once,
+        max_batch_bytes,
+        trigger_s,
+        _one_at_a_time(moved),
+        book.failed,
+        lost or threading.Event(),
+        is_paused,
     )
     streams = [
         OutputStream(
@@ -147,6 +157,8 @@ class _Book:
         found = self._consumers.find(name)
         known = {} if found is None else found.outputs
         self._stopped: dict[str, Stopped] = {}
+        delivered = {} if found is None else found.delivered
+        self._delivered = {output: delivered.get(output, Delivered()) for output in outputs}
         before = {} if found is None else {**found.former, **found.destinations}
         self._former = {output: each for output, each in before.items() if output not in outputs}
         self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
@@ -167,11 +179,39 @@ class _Book:
         with self._lock:
             self._stopped.pop(output, None)
             if error is not None:
-                message = str(error) if isinstance(error, TidelogError) else "an internal error"
-                now_ms = time.time_ns() // 1_000_000
-                self._stopped[output] = Stopped(type(error).__name__, message, now_ms)
+                self._stopped[output] = self._failed(output, error)
             with suppress(TidelogError):  # the next batch notes it, and fails if it can't
                 self._register()
+
+    def failed(self, output: str, error: BaseException) -> None:
+        """What is tried again by itself."""
+        with self._lock:
+            self._failed(output, error)
+            with suppress(TidelogError):  # as above
+                self._register()
+
+    def wrote(self, progress: QueryProgress) -> None:
+        """A batch is done; noted when the output moves on."""
+        with self._lock:
+            now_ms, before = _now_ms(), self._delivered[progress.output]
+            more = progress.rejected > before.rejected
+            self._delivered[progress.output] = replace(
+                before,
+                records=progress.rows,
+                batch_s=round(progress.seconds, 3),
+                committed_ms=now_ms,
+                rejected=progress.rejected,
+                rejected_ms=now_ms if more else before.rejected_ms,
+                batches=before.batches + 1,
+                all_records=before.all_records + progress.rows,
+                all_s=round(before.all_s + progress.seconds, 3),
+            )
+
+    def _failed(self, output: str, error: BaseException) -> Stopped:
+        message = str(error) if isinstance(error, TidelogError) else "an internal error"
+        found = Stopped(type(error).__name__, message, _now_ms())
+        self._delivered[output] = replace(self._delivered[output], failure=found)
+        return found
 
     def _register(self) -> None:
         if self._lease is not None:
@@ -184,4 +224,9 @@ class _Book:
             self._stopped,
             self._former,
             0 if self._lease is None else self._lease.epoch,
+            self._delivered,
         )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

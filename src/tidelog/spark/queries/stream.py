@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Output
+from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import failed_with, find_error
@@ -65,6 +65,7 @@ class QueryProgress:
     rows_by_table: dict[str, int]
     seconds: float
     output: str = ""
+    rejected: int = 0  # by the destination, ever
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class StreamOptions:
     max_batch_bytes: int
     trigger_s: float
     on_progress: Callable[[QueryProgress], None] | None
+    on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
+    is_paused: Callable[[], bool] = lambda: False
 
 
 class OutputStream:
@@ -114,7 +117,7 @@ class OutputStream:
         self._resume = resume
         self._prepared = False
         self._log = log
-        self._loop = _Loop(log, output, released, name, options.on_progress, done, resume)
+        self._loop = _Loop(log, output, released, name, options, done, resume)
 
     @property
     def name(self) -> str:
@@ -133,6 +136,7 @@ class OutputStream:
         except TidelogError as error:
             if error.policy is not Policy.RETRY:
                 raise
+            self._options.on_failure(self.output.name, error)
             logger.warning("output %s is not ready: %s", self.output.name, error)
 
     def _prepare(self) -> None:
@@ -170,6 +174,7 @@ class OutputStream:
                 if error.policy is not Policy.RETRY or (self._options.once and failures > tries):
                     self._prepared = False  # whoever tries again wants it checked again
                     raise
+                self._options.on_failure(self.output.name, error)
                 logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
                 stop.wait(wait_s)
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
@@ -187,6 +192,7 @@ class OutputStream:
 
     def _start(self, stop: threading.Event) -> None:
         once, loop = self._options.once, self._loop
+        loop.stop = stop
         reader = self._spark.readStream.format("tidelog").option("path", self._log_path)
         reader = reader.option("shape", "segments")
         if self._resume:
@@ -241,11 +247,12 @@ class _Loop:
         output: Output,
         released: Callable[[int], None],
         name: str,
-        on_progress: Callable[[QueryProgress], None] | None,
+        options: StreamOptions,
         done: int,
         resume: int = 0,
     ) -> None:
         self.name = name
+        self.stop = threading.Event()  # of the query that runs
         self.done = done
         self._resume = resume
         self.batch_end = 0  # of the newest batch
@@ -255,12 +262,14 @@ class _Loop:
         self._log = log
         self._output = output
         self._when_released = released
-        self._on_progress = on_progress
+        self._on_progress = options.on_progress
+        self._is_paused = options.is_paused
         self._idle = threading.Event()
         self._idle.set()
 
     def batch(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch to the output."""
+        self._wait_while_paused()
         self._idle.clear()
         try:
             self._write(frame, batch_id)
@@ -277,6 +286,14 @@ class _Loop:
             raise
         finally:
             self._idle.set()
+
+    def _wait_while_paused(self) -> None:
+        """A batch that is planned is written once the pipeline goes on. It must not seem to be
+        done: if the query is to end before, it fails, so that Spark plans it again.
+        """
+        while self._is_paused():
+            if self.stop.wait(_WAIT_S):
+                raise OutputError("the pipeline ends while it is paused")
 
     def latest_offset(self) -> int:
         """Where the log ends."""
@@ -325,6 +342,9 @@ class _Loop:
         ran = "addBatch" in last["durationMs"]
         return bool(last["batchId"] >= self.batch_id + (not ran))
 
+    def _rejected(self) -> int:
+        return self._output.rejected() if isinstance(self._output, RejectingOutput) else 0
+
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         self.batch_id = batch_id
         started = time.monotonic()
@@ -352,5 +372,6 @@ class _Loop:
                     by_table,
                     time.monotonic() - started,
                     self._output.name,
+                    self._rejected(),
                 )
             )

@@ -6,7 +6,6 @@ tells of it late, on standard error, and by exceptions that say little.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidelog.errors import MissingExtraError, MissingProgramError, UsageError
+from tidelog.errors import MissingProgramError, UsageError
+from tidelog.system.extras import check_installed
 
 JAVA_MIN = 17
 _REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark looks for them
@@ -26,13 +26,7 @@ _ANSWER_S = 60.0
 
 def check_pyspark(extra: str = "spark") -> None:
     """Raises MissingExtraError, naming the extra, if pyspark can't be imported."""
-    for package in ("pyspark", "py4j"):
-        try:
-            found = importlib.util.find_spec(package)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise MissingExtraError(package, extra)
+    check_installed("pyspark", "py4j", extra=extra)
 
 
 def check_spark_runs(extra: str = "spark") -> None:

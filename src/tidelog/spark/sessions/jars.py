@@ -21,30 +21,35 @@ DELTA_JARS = (
         "delta-spark_4.2_2.13",
         DELTA_VERSION,
         "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+        size=9_515_916,
     ),
     Jar(
         "io.delta",
         "delta-storage",
         DELTA_VERSION,
         "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+        size=113_863,
     ),
     Jar(
         "io.delta",
         "delta-kernel-api",
         DELTA_VERSION,
         "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+        size=2_838_619,
     ),
     Jar(
         "io.delta",
         "delta-kernel-defaults",
         DELTA_VERSION,
         "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+        size=227_185,
     ),
     Jar(
         "io.delta",
         "delta-kernel-unitycatalog",
         DELTA_VERSION,
         "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+        size=43_048,
     ),
 )
 
@@ -58,6 +63,7 @@ ICEBERG_JARS = (
         "iceberg-spark-runtime-4.1_2.13",
         ICEBERG_VERSION,
         "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+        size=48_309_426,
     ),
 )
 

@@ -1,0 +1,366 @@
+"""The demo's acts: a workload, a dump, ``kill -9`` in its midst, the recovery, and the verdict."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidelog import app
+from tidelog.app.log_location import log_place
+from tidelog.capture.start_dumps import INITIAL_DUMP
+from tidelog.config import Config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.demo.background import InBackground
+from tidelog.demo.capture_process import CaptureProcess
+from tidelog.demo.row_counts import RowCounts
+from tidelog.demo.shop import TABLES, Sizes
+from tidelog.demo.story import Story
+from tidelog.demo.workload import Workload, create_shop, open_shop
+from tidelog.errors import TidelogError
+from tidelog.eventlog.reader import EventLog
+
+T = TypeVar("T")
+
+TRANSACTIONS_PER_S = 200
+KILL_AT = 0.35
+"""So much of the first dump is read when capture is killed."""
+SECOND_DUMP = "once-more"
+DEAD_S = 2.0
+"""Nobody captures for so long, that one may see it; then somebody notices."""
+BEAT_S = 0.2
+LOOK_EVERY_S = 0.5
+PATIENCE_S = 300.0
+"""For what takes seconds on an idle machine."""
+END_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What the event log holds of a dump: how often each chunk, by table and low key."""
+
+    chunks: Counter[tuple[str, tuple[str | None, ...]]]
+    rows: int
+
+
+class Play:
+    """Played by `run` from the beginning to the verdict; nothing is left running after it.
+
+    Args:
+        config_file: of capture and pipeline.
+        config: what it says.
+        url: of the shop's database, which is empty.
+        lake: the directory of the shop's tables in the lake.
+        sizes: of the shop.
+        story: is told.
+        stop_event: ends it, with KeyboardInterrupt.
+    """
+
+    def __init__(
+        self,
+        config_file: Path,
+        config: Config,
+        url: str,
+        lake: Path,
+        sizes: Sizes,
+        story: Story,
+        stop_event: threading.Event,
+    ) -> None:
+        self._config = config
+        self._url = url
+        self._sizes = sizes
+        self._story = story
+        self._stop_event = stop_event
+        self._capture = CaptureProcess(config_file, config_file.with_name("capture.log"))
+        self._workload = Workload(url, sizes, per_second=TRANSACTIONS_PER_S)
+        self._counts = RowCounts(lambda: open_shop(url), lake)
+        self._ended = threading.Event()
+        self._pipeline: InBackground[None] | None = None
+        self._feed: app.StatusFeed | None = None
+        self._status: dict[str, Any] = {}
+        self._look_at = 0.0
+        self._started_ms = 0  # of the capture that runs, or is to
+        self._killed_at: float | None = None
+        self._records_before = 0
+
+    def run(self, seconds: int) -> dict[str, Any]:
+        """The report; ``seconds``: how long the workload writes at least."""
+        with ExitStack() as opened:
+            opened.callback(self._end)
+            self._make_shop()
+            until = time.monotonic() + seconds
+            self._begin(opened)
+            self._until(self._leads, "capture to lead")
+            self._until(lambda: self._rows(INITIAL_DUMP) >= KILL_AT * self._sizes.rows, "the dump")
+            killed = self._kill()
+            down_s = self._recover()
+            twice = self._complete(killed)
+            self._dump_once_more()
+            self._story.does("all goes on")
+            self._until(lambda: time.monotonic() >= until, "")
+            self._workload.stop()
+            self._story.happened(
+                "info",
+                f"The application stops after {self._workload.transactions:,} transactions; the "
+                "lake takes in the rest, then every row is compared.",
+            )
+            self._catch_up()
+            found = self._compare()
+        return self._report(found, killed, twice, down_s)
+
+    # ------------------------------------------------------------------ acts
+
+    def _make_shop(self) -> None:
+        story = self._story
+        story.does("a shop is made, and Spark starts")
+        spark = InBackground(lambda: app.start_spark(self._config))
+        self._done(InBackground(lambda: create_shop(self._url, self._sizes)))
+        story.happened(
+            "ok", f"A shop of {self._sizes.rows:,} rows in {len(TABLES)} tables is there."
+        )
+        story.does("Spark starts")
+        self._done(spark)
+
+    def _begin(self, opened: ExitStack) -> None:
+        self._workload.start()
+        opened.enter_context(self._counts)
+        self._start_capture()
+        self._pipeline = InBackground(lambda: app.pipeline(self._config, stop_event=self._ended))
+        self._feed = opened.enter_context(app.StatusFeed(self._config))
+        self._story.does("capture follows the log, and dumps all tables meanwhile")
+        self._story.happened(
+            "ok",
+            f"An application writes {TRANSACTIONS_PER_S} transactions a second. Capture follows "
+            "the log, and dumps all tables meanwhile.",
+        )
+
+    def _kill(self) -> Durable:
+        pid = self._capture.pid
+        self._records_before = self._records()
+        self._capture.kill()
+        self._killed_at = time.monotonic()
+        found = self._durable(INITIAL_DUMP)
+        share = 100 * found.rows // self._sizes.rows
+        self._story.does("nobody captures; the application goes on")
+        self._story.happened(
+            "critical",
+            f"kill -9 of capture, process {pid}, in the midst of the dump: {found.rows:,} rows "
+            f"({share} %) are durable in the event log.",
+        )
+        return found
+
+    def _recover(self) -> float:
+        assert self._killed_at is not None
+        before, killed_at = self._workload.transactions, self._killed_at
+        self._until(lambda: time.monotonic() >= killed_at + DEAD_S, "")
+        self._start_capture()
+        self._story.does("capture starts again")
+        self._until(self._leads, "capture to lead again")
+        down_s = time.monotonic() - killed_at
+        self._killed_at = None
+        missed = self._workload.transactions - before
+        self._story.does("capture goes on where the event log ends")
+        self._story.happened(
+            "ok",
+            f"Capture leads again after {down_s:.1f} s, as process {self._capture.pid}. The "
+            f"database kept its log: the {missed:,} transactions of meanwhile are read now.",
+        )
+        return down_s
+
+    def _complete(self, killed: Durable) -> int:
+        self._until(lambda: self._finished(INITIAL_DUMP), "the dump")
+        found = self._durable(INITIAL_DUMP)
+        twice = sum(found.chunks[each] > 1 for each in killed.chunks)
+        chunks = sum(killed.chunks.values())
+        again = "none was read twice" if not twice else f"{twice} were read twice"
+        self._story.happened(
+            "ok" if not twice else "critical",
+            f"The dump is complete. Of the {chunks} chunks of before the kill {again}: only the "
+            f"other {found.rows - killed.rows:,} rows were read.",
+        )
+        return twice
+
+    def _dump_once_more(self) -> None:
+        self._story.does("every table is dumped once more, while all goes on")
+        command = ExecuteSnapshot(dump_id=SECOND_DUMP)
+        answer = self._done(
+            InBackground(lambda: app.send_command(self._config, command, timeout_s=PATIENCE_S))
+        )
+        if answer["error"] is not None:
+            raise TidelogError(answer["error"])
+        self._until(lambda: self._finished(SECOND_DUMP), "the second dump")
+        rows = self._rows(SECOND_DUMP)
+        self._story.happened(
+            "ok", f"Every table was dumped once more, while all went on: {rows:,} rows."
+        )
+
+    def _catch_up(self) -> None:
+        """However long it takes while it moves: what compares meanwhile would take the cores from
+        what it waits for.
+        """
+        self._story.does("the lake takes in the rest")
+        looked_at = time.monotonic() + 4 * LOOK_EVERY_S  # capture may not have read all yet
+
+        def output() -> dict[str, Any]:
+            outputs = self._status.get("outputs") or [{}]
+            return dict(outputs[0])
+
+        self._until(
+            lambda: time.monotonic() > looked_at and output().get("behind_records") == 0,
+            "the lake",
+            moves=lambda: output().get("offset"),
+        )
+
+    def _compare(self) -> dict[str, Any]:
+        def compares(told: dict[str, Any]) -> None:
+            if "number" in told:
+                about = f"comparing table {told['number']} of {told['of']}: {told['table']}"
+                self._story.does("; ".join([about, *([told["stage"]] if "stage" in told else [])]))
+
+        found = self._done(InBackground(lambda: app.verify(self._config, on_progress=compares)))
+        with open_shop(self._url) as shop:
+            self._counts.look(shop)
+        self._tell()
+        return found
+
+    def _report(
+        self, found: dict[str, Any], killed: Durable, twice: int, down_s: float
+    ) -> dict[str, Any]:
+        names = ("table", "rows", "equal", "missing", "surplus", "different", "note")
+        tables = [{name: table[name] for name in names} for table in found["tables"]]
+        equal = bool(found["equal"]) and len(tables) == len(TABLES)
+        total = sum(table["rows"] for table in tables)
+        verdict = "every table equals" if equal else "NOT every table equals"
+        summary = f"{len(tables)} tables, {total:,} rows compared: {verdict} its Delta copy."
+        self._story.happened("ok" if equal else "critical", summary)
+        return {
+            "equal": equal,
+            "summary": summary,
+            "transactions": self._workload.transactions,
+            "records": self._records(),
+            "dumped_rows": self._durable(INITIAL_DUMP).rows + self._durable(SECOND_DUMP).rows,
+            "rows_before_kill": killed.rows,
+            "chunks_before_kill": sum(killed.chunks.values()),
+            "chunks_read_twice": twice,
+            "down_s": round(down_s, 1),
+            "tables": tables,
+            "story": [asdict(moment) for moment in self._story.moments],
+        }
+
+    # ------------------------------------------------------------------ how it is
+
+    def _leads(self) -> bool:
+        return bool(self._status.get("updated_ms", 0) > self._started_ms)
+
+    def _records(self) -> int:
+        """Of all captures so far."""
+        its = self._status["capture"]["records"] if self._leads() else 0
+        return self._records_before + int(its)
+
+    def _dump(self, dump_id: str) -> dict[str, Any] | None:
+        """Of the capture that leads."""
+        dumps = self._status.get("dumps") or () if self._leads() else ()
+        return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
+
+    def _rows(self, dump_id: str) -> int:
+        dump = self._dump(dump_id)
+        return sum(table["rows_read"] for table in dump["tables"]) if dump else 0
+
+    def _finished(self, dump_id: str) -> bool:
+        dump = self._dump(dump_id)
+        if dump is not None and dump["status"] == "aborted":
+            raise TidelogError(f"dump {dump_id} failed")
+        return dump is not None and dump["status"] == "completed"
+
+    def _durable(self, dump_id: str) -> Durable:
+        log = EventLog.open(log_place(self._config))
+        # A row that the log had a part of alone was read again by its key: that is no chunk.
+        chunks = [
+            chunk
+            for _, chunk in log.chunks()
+            if chunk.dump_id == dump_id and not chunk.keys_requested
+        ]
+        ranges = Counter((chunk.table, tuple(chunk.low_key or ())) for chunk in chunks)
+        return Durable(ranges, sum(chunk.rows_read for chunk in chunks))
+
+    # ------------------------------------------------------------------ time goes by
+
+    def _start_capture(self) -> None:
+        self._started_ms = int(time.time() * 1000)
+        self._capture.start()
+
+    def _done(self, work: InBackground[T]) -> T:
+        self._until(lambda: not work.running, "")
+        return work.result()
+
+    def _until(
+        self, met: Callable[[], bool], what: str, moves: Callable[[], object] = lambda: None
+    ) -> None:
+        """Raises TidelogError if it takes too long since ``moves`` was another value, but not for
+        work whose end is told (no ``what``); KeyboardInterrupt.
+        """
+        deadline, last = time.monotonic() + PATIENCE_S, moves()
+        while not met():
+            if self._stop_event.wait(BEAT_S):
+                raise KeyboardInterrupt
+            self._look()
+            self._tell()
+            if moves() != last:
+                deadline, last = time.monotonic() + PATIENCE_S, moves()
+            if what and time.monotonic() > deadline:
+                raise TidelogError(f"waited for {what} in vain, for {PATIENCE_S:g} s")
+
+    def _look(self) -> None:
+        if self._pipeline is None:
+            return
+        if not self._pipeline.running:
+            self._pipeline.result()
+            raise TidelogError("the pipeline ended early")
+        if self._killed_at is None and not self._capture.running:
+            raise TidelogError(f"capture ended early:\n{self._capture.said()}")
+        if self._feed is not None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            with suppress(TidelogError, OSError):  # busy: it is as it was
+                self._status = self._feed.latest()
+
+    def _tell(self) -> None:
+        if self._pipeline is None:
+            self._story.shows()
+            return
+        lag_s, state = None, "starts"
+        if self._killed_at is not None:
+            lag_s = time.monotonic() - self._killed_at
+            state = "starts" if self._capture.running else "killed"
+        elif self._leads():
+            lag_s, state = (self._status.get("source") or {}).get("lag_s"), "leads"
+        if self._status.get("updated_ms"):
+            self._story.status_is(self._status)
+        self._story.capture_is(state, self._capture.pid, lag_s, self._records())
+        self._story.counted(self._counts.source, self._counts.lake)
+        self._story.shows(transactions=self._workload.transactions)
+
+    def _end(self) -> None:
+        """Whatever ended it. Who interrupts it does not wait for the last batch."""
+        interrupted = self._stop_event.is_set()
+        if interrupted:
+            self._story.does("ends, because it was interrupted")
+        self._ended.set()
+        with suppress(Exception):  # it was raised, if it came before the end
+            self._workload.stop()
+        if not interrupted:
+            self._capture.stop()
+            if self._pipeline is not None:
+                self._pipeline.wait(4 * END_S)
+            return
+        self._capture.kill()
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:
+            with suppress(Exception):  # Py4J's, of a Java process that is gone
+                app.cancel_spark_jobs()
+            if self._pipeline is None or self._pipeline.wait(1.0):
+                break

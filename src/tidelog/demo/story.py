@@ -1,0 +1,121 @@
+"""What the demo tells: what happened, in plain words, and how it is now."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, Literal
+
+from tidelog.app.overview import overview
+from tidelog.demo.shop import TABLES
+from tidelog.system.fetching import Fetching
+
+Kind = Literal["ok", "info", "critical"]
+LAGS_KEPT = 60
+RATE_OVER_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened."""
+
+    at_s: float
+    kind: Kind
+    text: str
+
+
+class Story:
+    """Told to ``on_status`` as one document, again and again: ``at_s``, ``source`` (its name),
+    ``step``, the moments so far as ``story``, and of what there is already: ``fetching``,
+    ``tables``, ``transactions``, ``capture``, ``dump``, ``lags``, ``lake``. Thread-safe.
+    """
+
+    def __init__(
+        self, source: str, shop_rows: int, on_status: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """``source``: its name; ``shop_rows``: at the start."""
+        self._shop_rows = shop_rows
+        self._on_status = on_status
+        self._lock = Lock()
+        self._begun = time.monotonic()
+        self._now: dict[str, Any] = {"source": source, "step": ""}
+        self._lags: deque[float] = deque(maxlen=LAGS_KEPT)
+        self._records: deque[tuple[float, int]] = deque(maxlen=LAGS_KEPT)
+        self._lag_at = 0
+        self.moments: list[Moment] = []
+
+    @property
+    def at_s(self) -> float:
+        return round(time.monotonic() - self._begun, 1)
+
+    def does(self, step: str) -> None:
+        """What it is about now."""
+        self.shows(step=step)
+
+    def happened(self, kind: Kind, text: str) -> None:
+        with self._lock:
+            self.moments.append(Moment(self.at_s, kind, text))
+        self.shows()
+
+    def fetches(self, now: Fetching) -> None:
+        self.shows(fetching=None if now.done else {**asdict(now), "share": now.share})
+
+    def counted(self, source: Mapping[str, int], lake: Mapping[str, int]) -> None:
+        """Rows on both sides."""
+        if source:
+            self._shop_rows = sum(source.values())
+            rows = [
+                {"table": table, "source": source[table], "lake": lake.get(table, 0)}
+                for table in TABLES
+            ]
+            self._set(tables=rows)
+
+    def capture_is(self, state: str, pid: int, lag_s: float | None, records: int) -> None:
+        """``state``: ``starts``, ``leads`` or ``killed``; ``records``: of all of them so far."""
+        now = time.monotonic()
+        if lag_s is not None and int(now) != self._lag_at:
+            self._lag_at = int(now)
+            self._lags.append(lag_s)
+        self._records.append((now, records))
+        then, before = next(e for e in self._records if e[0] >= now - RATE_OVER_S)
+        rate = (records - before) / (now - then) if now > then else 0.0
+        capture = {
+            "state": state, "process": pid, "records": records, "records_per_s": round(rate),
+            "lag_s": lag_s,
+        }  # fmt: skip
+        self._set(capture=capture, lags=list(self._lags))
+
+    def status_is(self, status: Mapping[str, Any]) -> None:
+        """The status document that capture and pipeline noted."""
+        dumps = status.get("dumps") or ()
+        if dumps:
+            newest = dumps[-1]
+            tables = newest["tables"]
+            dump = {
+                "dump_id": newest["dump_id"],
+                "status": newest["status"],
+                "rows": sum(table["rows_read"] for table in tables),
+                "of_rows": self._shop_rows,
+                "superseded": sum(table["rows_superseded"] for table in tables),
+            }
+            self._set(dump=dump)
+        outputs = overview(status, int(time.time() * 1000)).outputs
+        self._set(lake=asdict(outputs[0]) if outputs else None)
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self._now.update(changes)
+
+    def shows(self, **changes: Any) -> None:
+        """Tell how it is now."""
+        with self._lock:
+            self._now.update(changes)
+            document = {
+                "at_s": self.at_s,
+                **{name: value for name, value in self._now.items() if value is not None},
+                "story": [asdict(moment) for moment in self.moments],
+            }
+            self._on_status(document)

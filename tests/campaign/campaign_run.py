@@ -7,14 +7,17 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from tests.campaign import leaders
+from tests.campaign.copies import Copies
 from tests.campaign.hosts import Host
-from tests.campaign.nemesis import DATABASE, KINDS, Nemesis
+from tests.campaign.nemesis import DATABASE, KINDS
+from tests.campaign.outcome import Gap, Outcome, find_gaps
+from tests.campaign.pipeline_nemesis import PipelineNemesis
 from tests.campaign.places import Place
+from tests.campaign.witness import Note
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_run import Run
 from tests.e2e.history_spec import Spec
@@ -30,34 +33,16 @@ LIVELY_S = 60.0
 LAG_S = 5.0
 DUMP_EVERY_S = 10.0
 BEGIN_S = 300.0
+PIPED_S = 120.0
+"""Java begins anew after a kill, on a machine that has other work."""
+RESTART_S = 1.0
 OpenPlace = Callable[[Path, ExitStack], Place]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run showed.
-
-    Attributes:
-        lively_s: from the last fault's end to the first record that came within `LAG_S`.
-        leaderless_s: from each leader's last record to the next one's first.
-    """
-
-    seed: int
-    source: str
-    state: str
-    seconds: float
-    transactions: int
-    records: int
-    faults: dict[str, int]
-    lively_s: float
-    leaderless_s: list[float]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class CampaignRun(Run):
-    """See `Run`. ``kinds``: of faults, see `KINDS`; ``name``: of the source, for people."""
+    """See `Run`. ``kinds``: of faults, see `KINDS`; ``name``: of the source, for people;
+    ``open_copies``: what pipelines deliver to, None: there are none.
+    """
 
     outcome: Outcome
 
@@ -70,11 +55,16 @@ class CampaignRun(Run):
         open_place: OpenPlace,
         name: str = "",
         kinds: Sequence[str] = tuple(KINDS),
+        open_copies: Callable[[Path], Copies] | None = None,
     ) -> None:
         super().__init__(spec, source, directory)
         self._open_place = open_place
         self._title = name
         self._kinds = tuple(kinds)
+        self._open_copies = open_copies
+        self._copies: Copies | None = None
+        self._restarts: list[tuple[float, Host]] = []
+        self._piped: dict[str, float] = {}
         self._opened = ExitStack()
         self.hosts: list[Host] = []
 
@@ -87,6 +77,8 @@ class CampaignRun(Run):
         self.place = self._open_place(self.directory, self._opened)
         database = self.source.server.port
         targets = {DATABASE: database, **self.place.ports}
+        if self._open_copies is not None:
+            self._copies = self._open_copies(self.directory)
         rest = (
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
             f"lease_ms: {int(LEASE_S * 1000)}}}\n"
@@ -96,10 +88,12 @@ class CampaignRun(Run):
             host = Host(name, self.directory, targets, self._opened, self.spec.mutation)
             through = section.replace(f":{database}/", f":{host.paths[DATABASE].port}/")
             assert through != section
+            piped = "" if self._copies is None else self._copies.sections(host.directory)
             host.config_file.write_text(
-                f"source: {through}\n{self.place.sections(host.ports)}{rest}"
+                f"source: {through}\n{self.place.sections(host.ports)}{rest}{piped}"
             )
             self.hosts.append(host)
+            self._opened.callback(host.kill_pipeline)
         directly = self.directory / "tidelog.yaml"
         directly.write_text(f"source: {section}\n{self.place.sections(self.place.ports)}{rest}")
         return directly
@@ -109,6 +103,20 @@ class CampaignRun(Run):
             host.start()
         self._watch_processes()
         return self.captures[0]
+
+    def _watch_pipelines(self) -> None:
+        """One that ended by itself is started again, as by a service manager."""
+        for host in self.hosts:
+            pipeline = host.pipeline
+            if pipeline is None or pipeline.code is None or host.pipeline_leaves:
+                continue
+            self._note(f"the pipeline of {host.name} ended by itself with {pipeline.code}")
+            self._piped["ended"] = self._piped.get("ended", 0) + 1
+            host.pipeline = None
+            self._restarts.append((time.monotonic() + RESTART_S, host))
+        for restart in [restart for restart in self._restarts if restart[0] <= time.monotonic()]:
+            self._restarts.remove(restart)
+            restart[1].start_pipeline()
 
     def _note(self, what: str) -> None:
         """Also for who looks on."""
@@ -122,6 +130,7 @@ class CampaignRun(Run):
         for capture in self.captures:
             if capture.died and not self._asked_to_end(capture):
                 raise HistoryError(f"capture ended by itself with {capture.code}\n{capture.tail}")
+        self._watch_pipelines()
 
     def _asked_to_end(self, capture: CaptureProcess) -> bool:
         return any(host.capture is capture and host.leaves for host in self.hosts)
@@ -135,9 +144,23 @@ class CampaignRun(Run):
             if time.monotonic() > deadline:
                 raise HistoryError(f"no capture leads {BEGIN_S:.0f} s after the start")
         self._note("capture leads")
+        if self._copies is not None:
+            self._await_pipelines(self._copies)
+
+    def _await_pipelines(self, copies: Copies) -> None:
+        """Until one delivers."""
+        for host in self.hosts:
+            host.start_pipeline()
+        deadline = time.monotonic() + BEGIN_S
+        while not copies.begun():
+            time.sleep(0.2)
+            self._watch_processes()
+            if time.monotonic() > deadline:
+                raise HistoryError(f"no pipeline delivers {BEGIN_S:.0f} s after the start")
+        self._note("a pipeline delivers")
 
     def _disturb(self) -> None:
-        self._nemesis = Nemesis(
+        self._nemesis = PipelineNemesis(
             random.Random(f"nemesis {self.spec.seed}"),
             self.hosts,
             self.source,
@@ -161,8 +184,32 @@ class CampaignRun(Run):
         self._healed_at = time.monotonic()
 
     def _settle(self, config: Config, collector: Collector) -> None:
+        self._judge_leaders(config)
         self._lively_s = self._await_liveness(collector)
         super()._settle(config, collector)
+        if self._copies is not None:
+            self._settle_pipelines(self._copies, config, collector)
+
+    def _settle_pipelines(self, copies: Copies, config: Config, collector: Collector) -> None:
+        """All that was captured is delivered, once, without a hand; then they end in order."""
+        begun = time.monotonic()
+        log = EventLog.open(log_place(config))
+        while collector.next != log.latest_offset():  # it reads what capture has at rest
+            time.sleep(0.1)
+        while lacks := copies.lacking(self.source, collector.records):
+            time.sleep(0.5)
+            self._watch_processes()
+            if time.monotonic() > begun + PIPED_S:
+                said = "\n".join(h.pipeline.said[-4000:] for h in self.hosts if h.pipeline)
+                raise HistoryError(f"{said}\n{PIPED_S:.0f} s after capture is at rest, {lacks}")
+        self._piped |= {
+            "seconds": round(time.monotonic() - begun, 2),
+            "rows": copies.rows,
+            "events": copies.events,
+        }
+        self._note(f"the outputs are whole: {self._piped}")
+        for host in self.hosts:
+            host.end_pipeline(PIPED_S)
 
     def _await_liveness(self, collector: Collector) -> float:
         came: list[tuple[float, int]] = []
@@ -194,7 +241,17 @@ class CampaignRun(Run):
         time.sleep(1.0)
         return "\n".join(capture.log_file.read_text()[-20_000:] for capture in self.captures)
 
+    def _judge_leaders(self, config: Config) -> None:
+        """What the nemesis's faults made of them; the rest of the run is for the event log."""
+        log = EventLog.open(log_place(config))
+        leaders.judge(self._notes(), log.chain().segments)
+
+    def _notes(self) -> list[Note]:
+        return [note for host in self.hosts for note in host.notes.so_far()]
+
     def _check(self, config: Config, collector: Collector) -> SourceHistory:
+        self._judge_leaders(config)
+        self.gaps = self._find_gaps(config)
         history = super()._check(config, collector)
         self.outcome = Outcome(
             seed=self.spec.seed,
@@ -205,20 +262,21 @@ class CampaignRun(Run):
             records=len(collector.records),
             faults=dict(self._nemesis.counts),
             lively_s=round(self._lively_s, 2),
-            leaderless_s=self._leaderless(config),
+            leaderless_s=[gap.seconds for gap in self.gaps],
+            gaps=[asdict(gap) for gap in self.gaps],
+            piped=self._piped,
         )
         return history
 
-    def _leaderless(self, config: Config) -> list[float]:
-        segments = [s for s in EventLog.open(log_place(config)).chain().segments if s.rows]
-        files = self.place.files()
+    def _find_gaps(self, config: Config) -> list[Gap]:
         times = {
             int(path.name[:20]): path.stat().st_ctime_ns / 1e9
-            for path in files.rglob("*")
+            for path in self.place.files().rglob("*")
             if path.name[:20].isdigit()
         }
-        return [
-            round(times[after.first] - times[before.first], 2)
-            for before, after in pairwise(segments)
-            if after.epoch > before.epoch
-        ]
+        segments = EventLog.open(log_place(config)).chain().segments
+        clock = time.time() - time.monotonic()
+        found = find_gaps(segments, {at: when - clock for at, when in times.items()}, self._notes())
+        for gap in found:
+            self._note(f"no record from {gap.begun - self._started:.2f} s on: {gap.told()}")
+        return found

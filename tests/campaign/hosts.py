@@ -1,4 +1,4 @@
-"""A host: a directory, a configuration, paths to what it needs, and a capture."""
+"""A host: a directory, a configuration, paths to what it needs, a capture, perhaps a pipeline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import TimeoutExpired
 
+from tests.campaign import switches
 from tests.campaign.paths import PathProxy
+from tests.campaign.witness import Notes
 from tests.e2e.history_processes import CaptureProcess
+from tests.support.oracle.history import HistoryError
+from tests.support.pipeline_process import Delivering
 
 
 class Host:
@@ -33,13 +38,18 @@ class Host:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
+        switches.prepare(self.directory)
         self.paths = {path: opened.enter_context(PathProxy(port)) for path, port in targets.items()}
         self.config_file = self.directory / "tidelog.yaml"
+        self.notes = Notes(self.directory)
         self.capture: CaptureProcess | None = None
         self.leaves = False
         """It was asked to end."""
+        self.pipeline: Delivering | None = None
+        self.pipeline_leaves = False
+        """It was asked to end."""
         self._mutation = mutation
-        self._starts = 0
+        self._starts = self._pipeline_starts = 0
 
     @property
     def ports(self) -> dict[str, int]:
@@ -62,3 +72,31 @@ class Host:
         self.leaves = True
         if self.capture is not None:
             self.capture.send(signal.SIGTERM)
+
+    def start_pipeline(self) -> None:
+        """It knows that it is on one machine with the other."""
+        log_file = self.directory / f"pipeline-{self._pipeline_starts}.log"
+        self._pipeline_starts += 1
+        self.pipeline_leaves = False
+        self.pipeline = Delivering(self.config_file, log_file)
+
+    def kill_pipeline(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.close()
+        self.pipeline = None
+
+    def end_pipeline(self, timeout_s: float) -> None:
+        """Raises HistoryError if it does not end in order."""
+        if self.pipeline is None:
+            return
+        self.pipeline_leaves = True
+        self.pipeline.send(signal.SIGTERM)
+        try:
+            code = self.pipeline.wait(timeout_s)
+        except TimeoutExpired:
+            raise HistoryError(
+                f"the pipeline of {self.name} did not end\n{self.pipeline.said[-4000:]}"
+            ) from None
+        if code not in (0, -signal.SIGTERM):  # the latter before it heeded signals
+            raise HistoryError(f"the pipeline ended with {code}\n{self.pipeline.said[-4000:]}")
+        self.pipeline = None

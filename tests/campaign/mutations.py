@@ -1,8 +1,8 @@
 """Ways to break what keeps two leaders apart; see `tests.e2e.oracle_mutations`.
 
-The rules stand behind each other, so that breaking one alone changes nothing that a reader of the
-event log could see: a leader that does not look at its lease is stopped by the fence, and without
-the fence a segment's name is still given once. Each of these breaks all that stand in one way.
+The rules stand behind each other: a leader that does not look at its lease is stopped by the fence,
+and without the fence a segment's name is still given once. So a reader of the event log sees none
+of them go. `tests.campaign.leaders` does, one by one; what the first one breaks, any reader sees.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from tidelog.app import capture_run, elections
 from tidelog.capture import leadership
+from tidelog.eventlog import writer
+from tidelog.eventlog.log_files import CHAIN_FILE
 from tidelog.eventlog.storage import local
+from tidelog.state import lease
 
 Patch = pytest.MonkeyPatch
 
@@ -26,3 +30,55 @@ def late_appends_overwrite(patch: Patch) -> None:
 
     patch.setattr(leadership.LeaseKeeper, "check", lambda self: None)
     patch.setattr(local.LocalStorage, "put_if_absent", put)
+
+
+def no_lease_check_before_an_append(patch: Patch) -> None:
+    begin = writer.EventLogWriter.__init__
+
+    def beginning(self: Any, *arguments: Any, **more: Any) -> None:
+        begin(self, *arguments, **{**more, "check_lease": lambda: None})
+
+    patch.setattr(writer.EventLogWriter, "__init__", beginning)
+
+
+def no_fence(patch: Patch) -> None:
+    """A new leader takes the tail as it is, and appends nothing before it begins."""
+    fence = writer.EventLogWriter._fence
+
+    def fencing(self: writer.EventLogWriter) -> None:
+        tail = self._chain.newest()
+        if tail is None:
+            fence(self)  # a new log has no tail to take
+            return
+        self._state_tag, self._tail = self.storage.tag(CHAIN_FILE), tail
+
+    patch.setattr(writer.EventLogWriter, "_fence", fencing)
+
+
+def epoch_not_raised(patch: Patch) -> None:
+    """Every leader has the epoch of the one before, whatever the event log says."""
+    look = lease.LeaseElection._look
+
+    def looking(self: lease.LeaseElection) -> Any:
+        found = look(self)
+        if found is not None:
+            self._next_epoch = found.value["epoch"]
+        return found
+
+    patch.setattr(lease.LeaseElection, "_look", looking)
+    patch.setattr(elections, "_newest_fence", lambda config: 0)
+
+
+def progress_written_without_epoch(patch: Patch) -> None:
+    """The state store is not told whose change it is."""
+    patch.setattr(capture_run, "fenced", lambda store, name, epoch: store)
+
+
+def state_written_after_the_deadline(patch: Patch) -> None:
+    """No look at the lease before a change of the state."""
+
+    def put(self: leadership.LeasedState, key: str, value: Any, expected: int | None) -> int:
+        return self._state.put(key, value, expected)
+
+    patch.setattr(leadership.LeasedState, "put", put)
+    patch.setattr(leadership.LeasedState, "delete", lambda self, key: self._state.delete(key))

@@ -9,9 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from tests.campaign import switches
 from tests.campaign.hosts import Host
+from tests.campaign.paths import PathProxy
 from tests.campaign.places import Place
+from tests.campaign.witness import APPEND, STATE_WRITE, Note, stop_before
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 
@@ -22,17 +26,28 @@ from tidelog.errors import TidelogError
 AT_ONCE = 2
 STOP_S = 60.0
 HANDOVER_S = 15.0
+AMID_S = 5.0
+"""A leader comes to an append, or to a change of the state, within this time,"""
+SEEN_S = 40.0
+"""and another has taken over within this one."""
 DELAYS_S = (0.02, 0.2)
 DATABASE = "database"
+_Found = TypeVar("_Found")
 
 KINDS = {
     "kill": "kill -9, started again up to two seconds later",
     "freeze": "SIGSTOP for longer than the lease",
     "freeze shortly": "SIGSTOP for less than the lease",
+    "freeze amid an append": "SIGSTOP between the look at the lease and the append, until another "
+    "leads",
+    "freeze amid a state write": "the same with a document of the state, until another used it",
+    "step the clock": "the wall clock of a host is set up to an hour ahead or back, and back again",
+    "lose the disk": "appends of a host meet a full disk, or EIO on fsync; not with the log on S3",
     "cut": "a path refuses connections",
     "silence": "a path brings nothing to its end, connections stay",
     "slow": "a path brings all of it late",
     "cut from both": "no host reaches the state",
+    "silence to both": "the state answers no host, connections stay",
     "restart the state": "the state store is killed and started",
     "restart the database": "the source is killed and started",
     "terminate": "the database ends Tidelog's connections",
@@ -149,6 +164,54 @@ class Nemesis:
             f"freeze process {host.name}", seconds, lambda: capture.send(signal.SIGCONT)
         )
 
+    def _freeze_amid_an_append(self) -> bool:
+        return self._stop_amid(APPEND, lambda _stopped, note: note.what == "leads")
+
+    def _freeze_amid_a_state_write(self) -> bool:
+        def seen_to(stopped: Note, note: Note) -> bool:
+            return note.what in ("get", "put") and note.key == stopped.key and note.done
+
+        return self._stop_amid(STATE_WRITE, seen_to)
+
+    def _stop_amid(self, what: str, over: Callable[[Note, Note], bool]) -> bool:
+        """The leader looks at its lease, stops, and goes on at once when it is ``over``."""
+        host = self._leading()
+        if self._away or host is None or host.capture is None:
+            return False
+        capture, known = host.capture, len(host.notes.so_far())
+        other = next(one for one in self._hosts if one is not host)
+        asked = stop_before(host.directory, what)
+        asked.touch()
+
+        def stopped() -> Note | None:
+            return next((n for n in host.notes.so_far()[known:] if n.what == "stopped"), None)
+
+        _until(stopped, AMID_S)
+        asked.unlink(missing_ok=True)
+        stop = _until(stopped, 0.1)  # it may have been about to
+        if stop is None:
+            return False
+        self._note(f"process {host.name} is stopped amid its {what} ({stop.key})")
+        seen = len(other.notes.so_far())
+        found = _until(
+            lambda: next((n for n in other.notes.so_far()[seen:] if over(stop, n)), None), SEEN_S
+        )
+        capture.send(signal.SIGCONT)
+        after = f"{time.monotonic() - stop.ended:.1f} s"
+        self._note(f"process {host.name} goes on after {after}{'' if found else ', unseen'}")
+        return found is not None
+
+    def _leading(self) -> Host | None:
+        """The host whose process was the last one to take the event log over."""
+        begun = [
+            (note.offset, note.pid, host)
+            for host in self._hosts
+            for note in host.notes.so_far()
+            if note.what == "leads"
+        ]
+        _, pid, host = max(begun, key=lambda one: one[0], default=(0, 0, None))
+        return host if host is not None and host.capture and host.capture.pid == pid else None
+
     def _upgrade(self) -> bool:
         host = self._process()
         if host is None or host.capture is None:
@@ -170,6 +233,37 @@ class Nemesis:
             self._note(f"handover {found}")
             return True
         return False
+
+    # ------------------------------------------------------------ what a host has
+
+    def _whole_host(self, what: str) -> Host | None:
+        away = {fault.what for fault in self._away}
+        whole = [host for host in self._hosts if f"{what} {host.name}" not in away]
+        return self._rng.choice(whole) if whole else None
+
+    def _step_the_clock(self) -> bool:
+        host = self._whole_host("clock")
+        if host is None:
+            return False
+        offset_s = self._rng.choice((-1, 1)) * self._rng.choice((2.0, 60.0, 3600.0))
+        switches.set_clock(host.directory, offset_s)
+        self._note(f"the clock of {host.name} is set by {offset_s:.0f} s")
+        seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
+        return self._begin(
+            f"clock {host.name}", seconds, lambda: switches.set_clock(host.directory, 0.0)
+        )
+
+    def _lose_the_disk(self) -> bool:
+        host = self._whole_host("disk")
+        if host is None or not self._place.on_disk:
+            return False
+        fault = self._rng.choice(sorted(switches.DISK_FAULTS))
+        switches.set_disk(host.directory, fault)
+        self._note(fault)
+        seconds = self._lease_s * self._rng.uniform(0.3, 2.5)
+        return self._begin(
+            f"disk {host.name}", seconds, lambda: switches.set_disk(host.directory, "")
+        )
 
     # ------------------------------------------------------------ paths
 
@@ -210,13 +304,19 @@ class Nemesis:
         return self._begin(f"path {host.name} to {name}", seconds, path.heal)
 
     def _cut_from_both(self) -> bool:
+        return self._lose_both(PathProxy.refuse)
+
+    def _silence_to_both(self) -> bool:
+        return self._lose_both(PathProxy.silence)
+
+    def _lose_both(self, lose: Callable[[PathProxy], None]) -> bool:
         if self._away:
             return False
         paths = [
             path for host in self._hosts for name, path in host.paths.items() if name != DATABASE
         ]
         for path in paths:
-            path.refuse()
+            lose(path)
 
         def heal() -> None:
             for path in paths:
@@ -241,3 +341,11 @@ class Nemesis:
         self._note("terminate")
         self._source.strike("terminate", self._rng)
         return True
+
+
+def _until(look: Callable[[], _Found | None], most_s: float) -> _Found | None:
+    """What is seen once it is there; None: it was not for so long."""
+    deadline = time.monotonic() + most_s
+    while (found := look()) is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return found

@@ -22,9 +22,11 @@ class Place(Protocol):
     Attributes:
         name: for the report.
         ports: where each path of a host leads, beside that to the database.
+        on_disk: the log is in a directory.
     """
 
     name: str
+    on_disk: bool
     ports: dict[str, int]
 
     def sections(self, ports: Mapping[str, int]) -> str:
@@ -46,6 +48,7 @@ class OnS3:
     """
 
     name = "log:"
+    on_disk = False
 
     def __init__(self, server: S3Server, opened: ExitStack) -> None:
         self._server = server
@@ -69,6 +72,7 @@ class OnS3:
 class _Shared:
     """The log in a directory that both hosts have."""
 
+    on_disk = True
     ports: dict[str, int]
 
     def __init__(self, directory: Path) -> None:

@@ -18,8 +18,10 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
+from tests.campaign import switches, witness
 from tests.e2e import engine_program
 
 from tidelog import app
@@ -55,7 +57,7 @@ def _capture(
         mutation: of `tests.e2e.oracle_mutations`, or nothing.
         window_ms: see `tests.e2e.history_spec.Spec`.
         engine: as there; not a capture but a program with one.
-        host: as if it ran on a host of this name; empty: on this one.
+        host: as if it ran on a host of this name, of a campaign; empty: on this one.
     """
     log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     null = os.open(os.devnull, os.O_RDWR)
@@ -68,6 +70,8 @@ def _capture(
             oracle_mutations.apply(mutation)
         if host:
             _move_to(host)
+            witness.install(Path(config).parent)
+            switches.install(Path(config).parent)
             faulthandler.register(signal.SIGUSR1)  # what it does, for whoever finds it stuck
         if int(window_ms):
             _widen_windows(_wait(int(window_ms) / 1000))

@@ -47,6 +47,7 @@ ELSEWHERE = {
     "command.begun": "tests/faults/test_commands_that_crash.py",
     "signals.kept": "tests/faults/test_commands_that_crash.py",
     "signals.delivered_one": "tests/faults/test_commands_that_crash.py",
+    "kafka_signals.taken_one": "tests/integration/kafka/test_kafka_signals.py",
 }
 """Points of a first start, of commands and signals, and the test that kills capture there."""
 BY_MAINTENANCE = ("replace.", "rollup.", "retention.")

@@ -14,7 +14,7 @@ import pytest
 from tests.campaign import mutations as of_campaign
 from tests.integration.windows import mutations as of_windows
 
-from tidelog.capture import engine, log_pause
+from tidelog.capture import engine
 from tidelog.capture.dumps import (
     chunk_queue,
     chunk_results,
@@ -27,6 +27,7 @@ from tidelog.capture.dumps import (
     state as dump_state,
 )
 from tidelog.capture.dumps.states import DumpStatus
+from tidelog.capture.steering import log_pause
 from tidelog.capture.windows import windows
 from tidelog.model.records import Kind
 
@@ -387,5 +388,10 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         of_windows.moved_keys_ignored,
         of_windows.absent_rows_stay,
         of_campaign.late_appends_overwrite,
+        of_campaign.no_lease_check_before_an_append,
+        of_campaign.no_fence,
+        of_campaign.epoch_not_raised,
+        of_campaign.progress_written_without_epoch,
+        of_campaign.state_written_after_the_deadline,
     )
 }

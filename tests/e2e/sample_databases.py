@@ -5,15 +5,16 @@
 
 The files are the scripts of one sample database, such as Sakila (its schema, then its data),
 Chinook or the employees, in that server's SQL; for MySQL and MariaDB they may make several
-databases. No part of them comes with Tidelog. Each server has two rounds, and four comparisons:
+databases. No part of them comes with Tidelog. Each server has three rounds, and four comparisons:
 
 1. ``loaded before``: the scripts run, then ``tidelog run`` dumps what they made;
 2. ``made anew``: all is dropped and loaded again while it runs;
-3. ``killed``: the same once more, and the processes are killed amid it and started again;
+3. ``killed``: the same, and the processes are killed amid the scripts, and again amid the dumps;
 4. ``from nothing``: ``tidelog run`` starts beside an empty server, then the scripts run.
 
-It prints each table that is not equal, and tables and rows of each comparison; the exit code tells
-whether all are equal.
+It prints each table that is not equal, and tables and rows of each comparison, with the seconds
+until no dump ran, those of ``verify``, which waits for the copy, and Delta's commits so far; the
+exit code tells whether all are equal.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tidelog import app
+from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import TidelogError
 
-SETTLED_S = 1800.0
-CALM_LOOKS, LOOK_EVERY_S = 4, 5.0
+SETTLED_S, BEGUN_S = 1800.0, 300.0
+CALM_S, LOOK_EVERY_S = 15.0, 1.0
 """A look at the catalogue, which finds new tables, is at most 5 s away."""
+KILLED_AFTER_S = 8.0
+ENDED = frozenset({"completed", "aborted"})
 GRANTS = (
     "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO tidelog",
     "GRANT SELECT ON *.* TO tidelog",
@@ -162,18 +169,41 @@ class Round:
         os.killpg(self.process.pid, number)
         return self.process.wait(120)
 
+    def kill(self) -> None:
+        """All its processes, at what they are just doing."""
+        running = sum(status not in ENDED for status in self.dumps())
+        self.end(signal.SIGKILL)
+        print(f"    killed, {running} dumps under way", flush=True)
+
+    def dumps(self) -> list[str]:
+        """What has become of each dump; nothing before capture has begun."""
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError(f"tidelog run has ended: {self.last_words()}")
+        with suppress(TidelogError):
+            return [
+                dump["status"] for dump in app.status(load_config(self.config)).get("dumps", ())
+            ]
+        return []
+
+    def begin(self) -> None:
+        """Wait until there is a dump."""
+        deadline = time.monotonic() + BEGUN_S
+        while not self.dumps():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no dump in {BEGUN_S:.0f} s: {self.last_words()}")
+            time.sleep(LOOK_EVERY_S)
+
     def settle(self) -> None:
-        """Wait until no dump runs, in so many looks."""
-        deadline, calm = time.monotonic() + SETTLED_S, 0
-        while calm < CALM_LOOKS:
-            if self.process is None or self.process.poll() is not None:
-                raise RuntimeError(f"tidelog run has ended: {self.last_words()}")
+        """Wait until no dump has run for a while."""
+        deadline = time.monotonic() + SETTLED_S
+        calm = time.monotonic()
+        while time.monotonic() < calm + CALM_S:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not settled in {SETTLED_S:.0f} s: {self.tidelog('status')}")
             time.sleep(LOOK_EVERY_S)
-            dumps = self.tidelog("status").get("dumps", ())
-            running = any(d["status"] not in ("completed", "aborted") for d in dumps)
-            calm = 0 if running or not dumps else calm + 1
+            dumps = self.dumps()
+            if not dumps or not ENDED.issuperset(dumps):
+                calm = time.monotonic()
 
     def last_words(self) -> str:
         return (self.directory / "run.log").read_text(errors="replace")[-3000:]
@@ -182,7 +212,10 @@ class Round:
         """Print what differs, what is refused and what was compared."""
         began = time.monotonic()
         self.settle()
-        report, status = self.tidelog("verify"), self.tidelog("status")
+        settled = time.monotonic()
+        report = self.tidelog("verify")
+        verified = time.monotonic()
+        status = self.tidelog("status")
         for table in report["tables"]:
             if not table["equal"] or table["unsettled"] or table["note"]:
                 names = ("missing", "surplus", "different", "unsettled", "note", "because")
@@ -190,10 +223,11 @@ class Round:
         for refused in status.get("refused", ()):
             print(f"    refused: {refused['table']}: {refused['reason']}")
         rows = sum(table["rows"] for table in report["tables"])
+        commits = len(list(self.directory.glob("lake/*/*/_delta_log/*.json")))
         verdict = "equal" if report["equal"] else "DIFFERS"
         print(
             f"  {self.kind}, {title}: {verdict}, {len(report['tables'])} tables, {rows} rows "
-            f"({time.monotonic() - began:.0f} s)",
+            f"({settled - began:.0f} + {verified - settled:.0f} s, {commits} commits)",
             flush=True,
         )
         return bool(report["equal"] and report["tables"])
@@ -207,39 +241,40 @@ class Round:
         self.server.close()
 
 
-def loaded_before(kind: str, files: Sequence[Path], directory: Path) -> bool:
-    it = Round(kind, files, directory)
-    try:
-        it.load()
+def loaded_before(it: Round) -> bool:
+    it.load()
+    it.start()
+    equal = it.compare("loaded before")
+    it.load()
+    return it.compare("made anew") and equal
+
+
+def killed(it: Round) -> bool:
+    began = time.monotonic()
+    it.load()
+    took = time.monotonic() - began
+    it.start()
+    it.begin()
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(it.load)
+        time.sleep(took / 2)
+        it.kill()
         it.start()
-        equal = it.compare("loaded before")
-        began = time.monotonic()
-        it.load()
-        took = time.monotonic() - began
-        equal &= it.compare("made anew")
-        with ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(it.load)
-            time.sleep(took / 2)
-            it.end(signal.SIGKILL)
-            it.start()
-            loading.result()
-        return it.compare("killed") and equal
-    finally:
-        it.close()
+        loading.result()
+    time.sleep(KILLED_AFTER_S)
+    it.kill()
+    it.start()
+    return it.compare("killed")
 
 
-def from_nothing(kind: str, files: Sequence[Path], directory: Path) -> bool:
-    it = Round(kind, files, directory)
-    try:
-        it.start()
-        time.sleep(20)
-        it.load()
-        return it.compare("from nothing")
-    finally:
-        it.close()
+def from_nothing(it: Round) -> bool:
+    it.start()
+    time.sleep(20)
+    it.load()
+    return it.compare("from nothing")
 
 
-ROUNDS = {"loaded-before": loaded_before, "from-nothing": from_nothing}
+ROUNDS = {"loaded-before": loaded_before, "killed": killed, "from-nothing": from_nothing}
 
 
 def main() -> int:
@@ -252,9 +287,11 @@ def main() -> int:
     for kind in arguments.server:
         for name in arguments.round or ROUNDS:
             with tempfile.TemporaryDirectory() as directory:
-                equal &= ROUNDS[name](
-                    kind, [file.resolve() for file in arguments.files], Path(directory)
-                )
+                it = Round(kind, [file.resolve() for file in arguments.files], Path(directory))
+                try:
+                    equal &= ROUNDS[name](it)
+                finally:
+                    it.close()
     return 0 if equal else 1
 
 

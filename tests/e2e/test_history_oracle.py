@@ -166,7 +166,7 @@ def test_killed_wherever_a_dump_may_be(
 def test_every_failpoint_is_a_place_to_be_killed_at() -> None:
     assert {*FAILPOINTS, *ELSEWHERE} == failpoints_in_source()
     for name, test in ELSEWHERE.items():
-        assert f'"{name}:' in Path(test).read_text(encoding="utf-8")
+        assert f'"{name}' in Path(test).read_text(encoding="utf-8")
 
 
 SOAKED = (

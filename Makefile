@@ -54,7 +54,7 @@ $(ICEBERG_INSTALLED): $(INSTALLED) requirements-iceberg.lock
 		&& echo "import site; site.addsitedir('$$rest')" > "$$own/zz-rest.pth"
 	@touch $@
 
-demo: venv ## Everything embedded, from an empty directory to a verified lake, in under three minutes
+demo: venv ## Everything embedded, with a kill -9 in its midst, to a verified lake, in under three minutes
 	$(VENV)/bin/tidelog demo $(ARGS)
 
 demo-mysql: venv ## The same from MySQL
@@ -65,7 +65,7 @@ demo-mariadb: venv ## The same from MariaDB
 
 demo-quick: venv ## The demo from each kind of source with little data: that it ends with equal tables
 	for kind in postgres mysql mariadb; do \
-		$(VENV)/bin/tidelog demo --source $$kind --rows 20000 --seconds 5 --dir tidelog-demo/$$kind; done
+		$(VENV)/bin/tidelog demo --source $$kind --quick --dir tidelog-demo/$$kind; done
 
 test: test-fast test-spark ## All tests but the soak
 

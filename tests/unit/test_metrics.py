@@ -5,21 +5,54 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from tests.unit.test_overview import REFUSED, dump, output, source, status, table
+from tests.unit.test_overview import NOW_MS, REFUSED, dump, output, source, status, table
 
+from tidelog.app.metrics.reading import Readings
 from tidelog.app.metrics.routes import Health
-from tidelog.app.metrics.table import METRICS
+from tidelog.app.metrics.table import LEADING, METRICS
+from tidelog.capture.dumps.throttle import Limit
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "how-to" / "tidelog-alerts.yaml"
 TOKEN = "a-token-to-read"
+DELIVERED = {
+    "batches": 4, "all_records": 900, "all_s": 6.5, "batch_s": 1.5, "committed_ms": NOW_MS,
+    "rejected": 2, "rejected_ms": NOW_MS - 5000,
+}  # fmt: skip
+FULL = status(
+    holder="h:1", updated_ms=2 * NOW_MS, readers_busy=2, tables_failed=1, refused=[REFUSED],
+    **source(lag_s=3.0, lost_in_s=100.0, error="nothing answers"),
+    **dump(table(rows_read=5), table("public.u"), status="paused"),
+    capture={
+        "records": 1234, "segments": 8, "bytes": 5000, "append_s": 0.25, "buffer_bytes": 7,
+        "buffer_waited_s": 0.5, "open_windows": 2, "retained_bytes": 11, "unseen_transactions": 3,
+        "last_commit_ts": NOW_MS * 1000, "held": False,
+    },
+    dump_counters={
+        "chunks": 9, "rows": 5, "superseded": 1, "failed": 2, "voided": {"ddl": 2},
+    },
+    throttle={
+        "decision": {
+            "limited_by": "lag", "parallelism_share": 0.5, "pause_ms": 100, "pace": 0.25,
+            "reason": "…",
+        }
+    },
+    state={
+        "requests": {"get": 5, "put": 6}, "seconds": {"get": 0.5, "put": 0.75},
+        "failures": {"get": 0, "put": 1},
+    },
+    lease={"remaining_s": 8.5, "renewals": 21, "failures": 1},
+    gap={"at_ms": NOW_MS - 60_000},
+)  # fmt: skip
+"""Of a capture to which everything has happened."""
 
 
 class Process:
@@ -28,10 +61,12 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, outputs: list[dict[str, Any]]) -> None:
         self.status: dict[str, Any] | None = status(holder="h:1", dump_counters={})
         self.leader: str | None = "h:1"
-        monkeypatch.setattr("tidelog.app.metrics.routes.EventLog.open", lambda _path: None)
-        monkeypatch.setattr("tidelog.app.metrics.routes.STATUS_EVERY_S", 0.0)
-        monkeypatch.setattr("tidelog.app.metrics.routes.outputs_of", lambda _log, _known: outputs)
-        health = Health(lambda: self.status, lambda: self.leader, "log", (TOKEN,))
+        segments = [SimpleNamespace(payload_bytes=3), SimpleNamespace(payload_bytes=4)]
+        log = SimpleNamespace(chain=lambda: SimpleNamespace(segments=segments))
+        monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: log)
+        monkeypatch.setattr("tidelog.app.metrics.reading.STATUS_EVERY_S", 0.0)
+        monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: outputs)
+        health = Health(Readings(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 
     def scrape(self) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -68,6 +103,61 @@ def test_values_are_those_of_the_status(process: Process) -> None:
     assert found["tidelog_output_up", ("kafka", "shop")] == 1
     assert found["tidelog_problems", ("table-refused", "warning")] == 1
     assert found["tidelog_problems", ("log-nearly-lost", "critical")] == 1
+
+
+def test_each_metric_has_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(monkeypatch, [output(**DELIVERED, behind_records=7, lag_s=2.5)])
+    process.status = FULL
+    found = process.scrape()
+    by_output = ("delta", "shop")
+    expected = {
+        ("tidelog_capture_lag_seconds", ()): 3.0,
+        ("tidelog_leader_since_timestamp_seconds", ()): FULL["since_ms"] / 1000,
+        ("tidelog_lease_remaining_seconds", ()): 8.5,
+        ("tidelog_lease_renewals_total", ()): 21,
+        ("tidelog_lease_renewals_failed_total", ()): 1,
+        ("tidelog_state_requests_total", ("put",)): 6,
+        ("tidelog_state_request_seconds_total", ("get",)): 0.5,
+        ("tidelog_state_requests_failed_total", ("put",)): 1,
+        ("tidelog_gap_timestamp_seconds", ()): NOW_MS / 1000 - 60,
+        ("tidelog_captured_bytes_total", ()): 5000,
+        ("tidelog_captured_commit_timestamp_seconds", ()): NOW_MS / 1000,
+        ("tidelog_segment_append_seconds_total", ()): 0.25,
+        ("tidelog_event_log_segments", ()): 2,
+        ("tidelog_event_log_payload_bytes", ()): 7,
+        ("tidelog_windows_unseen_transactions", ()): 3,
+        ("tidelog_dumps_paused", ()): 1,
+        ("tidelog_dump_tables_unfinished", ()): 2,
+        ("tidelog_dump_readers_busy", ()): 2,
+        ("tidelog_throttle_readers_ratio", ()): 0.5,
+        ("tidelog_throttle_pause_seconds", ()): 0.1,
+        ("tidelog_throttle_pace_ratio", ()): 0.25,
+        ("tidelog_source_up", ()): 0,
+        ("tidelog_output_batches_total", by_output): 4,
+        ("tidelog_output_batch_seconds_total", by_output): 6.5,
+        ("tidelog_output_last_batch_seconds", by_output): 1.5,
+        ("tidelog_output_committed_timestamp_seconds", by_output): NOW_MS / 1000,
+        ("tidelog_output_records_total", by_output): 900,
+        ("tidelog_output_dead_letters_total", by_output): 2,
+        ("tidelog_output_dead_letter_timestamp_seconds", by_output): NOW_MS / 1000 - 5,
+    }
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    limited = {labels[0]: value for (name, labels), value in found.items() if "limited" in name}
+    assert limited == {limit: float(limit == "lag") for limit in get_args(Limit)}
+    # What comes with time alone: a dump's rate.
+    assert {m.name for m in (LEADING, *METRICS)} - {name for name, _ in found} <= {
+        "tidelog_dump_left_seconds"
+    }
+
+
+def test_an_output_without_a_batch_has_counts_and_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(monkeypatch, [output()])
+    process.status = FULL
+    found = process.scrape()
+    assert found["tidelog_output_dead_letters_total", ("delta", "shop")] == 0
+    names = {name for name, _ in found}
+    assert "tidelog_output_committed_timestamp_seconds" not in names
+    assert "tidelog_output_dead_letter_timestamp_seconds" not in names
 
 
 def test_what_is_not_known_is_left_out(process: Process) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tidelog.app.alerts.decisions import News
 from tidelog.config.alerts import CommandAlert, WebhookAlert
-from tidelog.errors import MissingExtraError
+from tidelog.system.extras import check_installed
 
 LINES = 10
 """Problems that the text names."""
@@ -26,10 +26,7 @@ def sender(alert: WebhookAlert | CommandAlert) -> Send:
     """What tells it. Raises MissingExtraError without httpx."""
     if isinstance(alert, CommandAlert):
         return lambda message: _run(alert, message)
-    try:
-        import httpx  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("httpx", "http") from None
+    check_installed("httpx")
     return lambda message: _post(alert, message)
 
 

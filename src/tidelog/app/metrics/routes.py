@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.app.metrics.table import METRICS
-from tidelog.app.overview import outputs_of, overview
-from tidelog.control.channels.tokens import carries
-from tidelog.errors import TidelogError
-from tidelog.eventlog.reader import EventLog
+from tidelog.app.metrics.reading import Readings
+from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.tokens import TAKEN, admitted
+from tidelog.control.channels.workers import BusyError, SilentError, Workers
 
-logger = logging.getLogger(__name__)
-
-STATUS_EVERY_S: Final = 1.0
-OUTPUTS_EVERY_S: Final = 5.0
-"""What the outputs noted is read from the event log, which may be on an object store."""
+THREADS: Final = 4
+PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0
 
 
 class Health:
     """Answers of one process.
 
     Args:
-        status: the status document of the capture that leads in this process; None: it does not.
+        readings: of its metrics.
         leader: the name of who leads.
-        log_path: the event log, beside which pipelines note how far they are.
         tokens: what requests for metrics carry.
+        brake: on wrong ones.
     """
 
     def __init__(
         self,
-        status: Callable[[], dict[str, Any] | None],
+        readings: Readings,
         leader: Callable[[], str | None],
-        log_path: str,
         tokens: tuple[str, ...],
+        brake: Brake | None = None,
     ) -> None:
-        self._status = status
+        self._readings = readings
         self._leader = leader
-        self._log_path = log_path
         self._tokens = tokens
-        self._lock = threading.Lock()
-        self._outputs: list[dict[str, Any]] = []
-        self._outputs_due = 0.0
-        self._log: EventLog | None = None
-        self._first: dict[tuple[int, int], tuple[int, int]] = {}
-        self._status_at = 0.0
-        self._known: dict[str, Any] | None = None
+        self._brake = brake or Brake()
+        self._workers, self._healthy = Workers(THREADS), Workers(THREADS)
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(self.document))
+        self._registry.register(_Collector(readings))
 
     def routes(self) -> list[Route]:
         """They answer in every process, whoever leads; those about health need no token."""
@@ -69,54 +56,30 @@ class Health:
             Route("/health/ready", self._ready, methods=["GET"]),
         ]
 
-    def document(self) -> dict[str, Any] | None:
-        """The status with what the outputs noted; None where this process does not lead."""
-        status = self._now()
-        if status is None:
-            return None
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._outputs_due:
-                self._outputs_due = now + OUTPUTS_EVERY_S
-                self._look_at_outputs()
-            return {**status, "leader": status.get("holder"), "outputs": self._outputs}
-
-    def _look_at_outputs(self) -> None:
-        """What can't be read now is as it was: an alert must not end because of that."""
-        try:
-            self._log = self._log or EventLog.open(self._log_path)
-            self._outputs = list(outputs_of(self._log, self._first))
-        except (TidelogError, OSError) as error:
-            self._log = None
-            logger.warning("metrics of outputs are as they were: %s", error)
-
     async def _metrics(self, request: Request) -> Response:
-        if not carries(request, self._tokens):
+        status = await admitted(request, self._tokens, self._brake)
+        if status != TAKEN:
             headers = {"WWW-Authenticate": "Bearer"}
-            return JSONResponse({"error": {"kind": "Unauthorized"}}, 401, headers=headers)
+            return JSONResponse({"error": {"kind": "Unauthorized"}}, status, headers=headers)
         encode, media = choose_encoder(request.headers.get("accept", ""))
-        body = await run_in_threadpool(encode, self._registry)
+        try:
+            body = await self._workers.run(lambda: encode(self._registry), PATIENCE_S)
+        except (BusyError, SilentError):
+            return JSONResponse({"error": {"kind": "NoAnswer"}}, 503)
         return Response(body, media_type=media)
 
     async def _live(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, _request: Request) -> Response:
-        code, role = await run_in_threadpool(self._role)
+        try:
+            code, role = await self._healthy.run(self._role, HEALTH_PATIENCE_S)
+        except (BusyError, SilentError):
+            code, role = 503, "state store that does not answer"
         return JSONResponse({"status": "ok" if code == 200 else "not ready", "role": role}, code)
 
-    def _now(self) -> dict[str, Any] | None:
-        """The status, at most a second old: to make it takes a moment, and anybody may ask for
-        health.
-        """
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._status_at:
-                self._known, self._status_at = self._status(), now + STATUS_EVERY_S
-            return self._known
-
     def _role(self) -> tuple[int, str]:
-        status = self._now()
+        status = self._readings.status()
         if status is not None:
             away = (status.get("source") or {}).get("error") is not None
             return (503, "leader without its source") if away else (200, "leader")
@@ -124,21 +87,13 @@ class Health:
 
 
 class _Collector(Collector):
-    def __init__(self, document: Callable[[], dict[str, Any] | None]) -> None:
-        self._document = document
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
 
-    def collect(self) -> Iterator[Metric]:
-        status = self._document()
-        leads = GaugeMetricFamily("tidelog_leading", "1 if this process captures, else 0.")
-        leads.add_metric([], int(status is not None))
-        yield leads
-        if status is None:
-            return
-        found = overview(status, time.time_ns() // 1_000_000)
-        for metric in METRICS:
+    def collect(self) -> Iterator[Family]:
+        for metric, samples in self._readings.samples():
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = kind(metric.name, metric.about, labels=metric.labels)
-            for labels, value in metric.samples(status, found):
-                if value is not None:
-                    family.add_metric(labels, value)
+            for labels, value in samples:
+                family.add_metric(labels, value)
             yield family

@@ -1,7 +1,7 @@
 """The metrics: name, unit, meaning and value of each. `docs/reference/metrics.md` is made from it.
 
 Labels are names of pipelines and outputs, which the configuration bounds, and kinds of problems,
-which the code does. None is a table: there may be thousands.
+limits, operations and reasons, which the code does. None is a table: there may be thousands.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from tidelog.app.overview import Overview
+from tidelog.capture.dumps.throttle import Limit
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the metric's; None: not known, so it is left out."""
@@ -23,7 +24,8 @@ class Metric:
 
     Attributes:
         name: as scraped; a counter's ends in ``_total``.
-        kind: a gauge may fall; a counter falls only when another process leads.
+        kind: a gauge may fall; a counter falls only when another leadership begins, and one of an
+            output never.
         about: one sentence.
         labels: their names.
         samples: of a status document and the overview made from it.
@@ -41,12 +43,22 @@ def _one(value: Callable[[Mapping[str, Any], Overview], float | None]) -> Any:
     return lambda status, found: [((), value(status, found))]
 
 
+def _of(section: str, name: str, factor: float = 1.0) -> Any:
+    """A number of a section of the status."""
+
+    def value(status: Mapping[str, Any], _found: Overview) -> float | None:
+        found = (status.get(section) or {}).get(name)
+        return None if found is None else factor * found
+
+    return _one(value)
+
+
 def _capture(name: str) -> Any:
-    return _one(lambda status, _found: (status.get("capture") or {}).get(name))
+    return _of("capture", name)
 
 
 def _counter(name: str) -> Any:
-    return _one(lambda status, _found: (status.get("dump_counters") or {}).get(name))
+    return _of("dump_counters", name)
 
 
 def _decision(name: str, factor: float = 1.0) -> Any:
@@ -57,12 +69,48 @@ def _decision(name: str, factor: float = 1.0) -> Any:
     return _one(value)
 
 
+def _limits(status: Mapping[str, Any], _found: Overview) -> Iterator[Sample]:
+    decision = (status.get("throttle") or {}).get("decision") or {}
+    if "limited_by" in decision:
+        for limit in get_args(Limit):
+            yield (limit,), float(decision["limited_by"] == limit)
+
+
+def _state(name: str) -> Any:
+    def samples(status: Mapping[str, Any], _found: Overview) -> Iterator[Sample]:
+        for operation, value in ((status.get("state") or {}).get(name) or {}).items():
+            yield (operation,), value
+
+    return samples
+
+
 def _of_outputs(name: str) -> Any:
     def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
         for output in found.outputs:
             yield (output.pipeline, output.output), getattr(output, name)
 
     return samples
+
+
+def _when(name: str) -> Any:
+    """A time of each output, in seconds; none before there is one."""
+
+    def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
+        for output in found.outputs:
+            at_ms = getattr(output, name)
+            yield (output.pipeline, output.output), None if at_ms is None else at_ms / 1000
+
+    return samples
+
+
+def _commit_s(status: Mapping[str, Any], _found: Overview) -> float | None:
+    last_us = (status.get("capture") or {}).get("last_commit_ts")
+    return last_us / 1e6 if last_us else None
+
+
+def _left_s(_status: Mapping[str, Any], found: Overview) -> float | None:
+    """Of the dump that takes longest."""
+    return max((each.left_s for each in found.dumps if each.left_s is not None), default=None)
 
 
 def _problems(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
@@ -76,11 +124,49 @@ def _voided(status: Mapping[str, Any], _found: Overview) -> Iterator[Sample]:
 
 
 _BY_OUTPUT: Final = ("pipeline", "output")
+_BY_OPERATION: Final = ("operation",)
+
+LEADING: Final = Metric(
+    "tidelog_leading", "gauge", "1 if this process captures, else 0.",
+    lambda _status, _found: [((), 1.0)],
+)  # fmt: skip
+"""Which also a process has that stands by."""
 
 METRICS: Final = (
     Metric(
         "tidelog_leader_epoch", "gauge", "The number of this leadership; each next one is higher.",
         _one(lambda _status, found: found.epoch),
+    ),
+    Metric(
+        "tidelog_leader_since_timestamp_seconds", "gauge",
+        "Since when this leadership lasts, in seconds since 1970.",
+        _one(lambda _status, found: None if found.since_ms is None else found.since_ms / 1000),
+    ),
+    Metric(
+        "tidelog_lease_remaining_seconds", "gauge",
+        "How long the lease lasts if it is not renewed.", _of("lease", "remaining_s"),
+    ),
+    Metric(
+        "tidelog_lease_renewals_total", "counter", "Times that the lease was renewed.",
+        _of("lease", "renewals"),
+    ),
+    Metric(
+        "tidelog_lease_renewals_failed_total", "counter",
+        "Times that the lease could not be renewed.",
+        _of("lease", "failures"),
+    ),
+    Metric(
+        "tidelog_state_requests_total", "counter", "Requests of capture to the state store.",
+        _state("requests"), _BY_OPERATION,
+    ),
+    Metric(
+        "tidelog_state_request_seconds_total", "counter",
+        "How long requests to the state store took.",
+        _state("seconds"), _BY_OPERATION,
+    ),
+    Metric(
+        "tidelog_state_requests_failed_total", "counter",
+        "Requests to the state store that it could not answer.", _state("failures"), _BY_OPERATION,
     ),
     Metric(
         "tidelog_source_up", "gauge", "1 while the source answers, else 0.",
@@ -107,23 +193,56 @@ METRICS: Final = (
     ),
     Metric(
         "tidelog_source_log_lost_in_seconds", "gauge",
-        "When that is, as the last minutes went; none while it does not come nearer.",
+        "When the source removes what capture needs, as the last minutes went; none while that "
+        "does not come nearer.",
         _one(lambda _status, found: found.source.lost_in_s),
     ),
+    Metric(
+        "tidelog_gap_timestamp_seconds", "gauge",
+        "When capture last went on behind changes that it missed, in seconds since 1970; none if "
+        "it never did.", _of("gap", "at_ms", 0.001),
+    ),
     Metric("tidelog_captured_records_total", "counter", "Records appended.", _capture("records")),
+    Metric(
+        "tidelog_captured_bytes_total", "counter", "Bytes of the payloads of records appended.",
+        _capture("bytes"),
+    ),
+    Metric(
+        "tidelog_captured_commit_timestamp_seconds", "gauge",
+        "When the newest captured transaction was committed, by the source's clock, in seconds "
+        "since 1970.", _one(_commit_s),
+    ),
     Metric("tidelog_segments_total", "counter", "Segments written.", _capture("segments")),
+    Metric(
+        "tidelog_segment_append_seconds_total", "counter",
+        "How long appending segments took, until they were durable.", _capture("append_s"),
+    ),
+    Metric(
+        "tidelog_event_log_segments", "gauge", "Segments that the event log has.",
+        _of("log", "segments"),
+    ),
+    Metric(
+        "tidelog_event_log_payload_bytes", "gauge",
+        "Bytes of the payloads in the event log; on disk they are compressed.",
+        _of("log", "payload_bytes"),
+    ),
     Metric(
         "tidelog_buffer_bytes", "gauge", "Records that wait for the writer.",
         _capture("buffer_bytes"),
     ),
     Metric(
         "tidelog_buffer_waited_seconds_total", "counter",
-        "How long reading waited because that was full.", _capture("buffer_waited_s"),
+        "How long reading waited because the buffer was full.", _capture("buffer_waited_s"),
     ),
     Metric("tidelog_windows_open", "gauge", "Windows of chunks.", _capture("open_windows")),
     Metric(
-        "tidelog_windows_retained_bytes", "gauge", "What is held in memory for them.",
+        "tidelog_windows_retained_bytes", "gauge", "What is held in memory for windows.",
         _capture("retained_bytes"),
+    ),
+    Metric(
+        "tidelog_windows_unseen_transactions", "gauge",
+        "Captured transactions that a chunk's snapshot may not show, which are remembered.",
+        _capture("unseen_transactions"),
     ),
     Metric(
         "tidelog_log_paused", "gauge", "1 while the log waits for a blocking dump.",
@@ -133,11 +252,28 @@ METRICS: Final = (
         "tidelog_dumps_unfinished", "gauge", "Dumps that are queued, running or paused.",
         _one(lambda _status, found: len(found.dumps)),
     ),
+    Metric(
+        "tidelog_dumps_paused", "gauge", "Unfinished dumps that somebody has paused.",
+        _one(lambda _status, found: sum(each.status == "paused" for each in found.dumps)),
+    ),
+    Metric(
+        "tidelog_dump_tables_unfinished", "gauge",
+        "Tables that unfinished dumps are still to read.",
+        _one(lambda _status, found: sum(each.tables - each.tables_done for each in found.dumps)),
+    ),
+    Metric(
+        "tidelog_dump_left_seconds", "gauge",
+        "How long the longest dump still takes, at the rate so far.", _one(_left_s),
+    ),
+    Metric(
+        "tidelog_dump_readers_busy", "gauge", "Readers that read a chunk now.",
+        _one(lambda status, _found: status.get("readers_busy")),
+    ),
     Metric("tidelog_dump_chunks_total", "counter", "Chunks read.", _counter("chunks")),
     Metric("tidelog_dump_rows_total", "counter", "Rows read by dumps.", _counter("rows")),
     Metric(
         "tidelog_dump_rows_superseded_total", "counter",
-        "Rows of these left out, because the log had newer ones.", _counter("superseded"),
+        "Rows read by dumps and left out, because the log had newer ones.", _counter("superseded"),
     ),
     Metric(
         "tidelog_dump_chunks_failed_total", "counter", "Chunks that failed.", _counter("failed"),
@@ -153,6 +289,15 @@ METRICS: Final = (
     Metric(
         "tidelog_throttle_pause_seconds", "gauge", "The pause between chunks.",
         _decision("pause_ms", 0.001),
+    ),
+    Metric(
+        "tidelog_throttle_pace_ratio", "gauge",
+        "Which share of the time SELECTs of the one reader that is left may work.",
+        _decision("pace"),
+    ),
+    Metric(
+        "tidelog_throttle_limited", "gauge", "1 for the limit that slows dumps down now, else 0.",
+        _limits, ("limit",),
     ),
     Metric(
         "tidelog_tables_refused", "gauge", "Tables that can't be captured as they are.",
@@ -184,8 +329,39 @@ METRICS: Final = (
         ], _BY_OUTPUT,
     ),
     Metric(
+        "tidelog_output_batches_total", "counter", "Batches that were brought over to the output.",
+        _of_outputs("batches"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_batch_seconds_total", "counter", "How long batches of the output took.",
+        _of_outputs("all_s"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_last_batch_seconds", "gauge", "How long its last batch took.",
+        _of_outputs("batch_s"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_committed_timestamp_seconds", "gauge",
+        "When its last batch was done, in seconds since 1970.",
+        _when("committed_ms"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_records_total", "counter", "Records of the log in the output's batches.",
+        _of_outputs("all_records"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_dead_letters_total", "counter",
+        "Records that it did not take, and that lie in its dead letters.",
+        _of_outputs("rejected"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_dead_letter_timestamp_seconds", "gauge",
+        "When the last of its dead letters came, in seconds since 1970; none if none did.",
+        _when("rejected_ms"), _BY_OUTPUT,
+    ),
+    Metric(
         "tidelog_problems", "gauge", "Problems that `tidelog status` tells, by kind.",
         _problems, ("kind", "severity"),
     ),
 )  # fmt: skip
-"""All but ``tidelog_leading``, which also a process that stands by has."""
+"""All but `LEADING`."""

@@ -1,0 +1,195 @@
+"""Pushes metrics by OpenTelemetry, on a thread that nothing waits for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from tidelog._version import __version__
+from tidelog.app.metrics.reading import Known, Readings
+from tidelog.app.metrics.table import Metric
+from tidelog.config.otlp import Otlp
+from tidelog.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from tidelog.control.channels.surface import Surface
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S: Final = 1.0
+_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
+_THREAD: Final = "tidelog-otlp"
+# UCUM, by what names end in: who translates them to Prometheus' names adds no second unit.
+_UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
+
+
+class OtlpPush:
+    """`tidelog.app.serve.Serving`. An endpoint that is away, slow or refuses is told of in the log
+    once, and holds up nothing.
+
+    Args:
+        section: where, and how often.
+        service: ``service.name`` if the section has none.
+        instance: ``service.instance.id``: this process.
+        log_path: the event log.
+
+    Raises:
+        MissingExtraError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, section: Otlp, service: str, instance: str, log_path: str) -> None:
+        try:
+            import requests
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics.export import MetricExportResult
+            from opentelemetry.sdk.resources import Resource
+        except ImportError as error:
+            raise MissingExtraError(error.name or "opentelemetry-sdk", "otlp") from None
+        self._every_s = section.every_ms / 1000
+        self._host = urlsplit(section.endpoint.reveal()).hostname or ""
+        self._surface: Surface | None = None
+        self._readings = Readings(self._status, log_path)
+        self._resource = Resource.create(
+            {
+                "service.namespace": "tidelog",
+                "service.name": section.service_name or service,
+                "service.instance.id": instance,
+                "service.version": __version__,
+            }
+        )
+        session: Any = requests.Session()
+        session.request = self._noting(session.request)
+        self._exporter = OTLPMetricExporter(
+            endpoint=section.endpoint.reveal(),
+            headers={name: each.get_secret_value() for name, each in section.headers.items()},
+            timeout=section.timeout_ms / 1000,
+            session=session,
+        )
+        self._taken = MetricExportResult.SUCCESS
+        self._refusal = ""
+        self._failing = False
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+
+    def start(self) -> None:
+        logging.getLogger(_EXPORTER).addFilter(_not_ours)
+        self._thread.start()
+
+    def lead(self, surface: Callable[[], Surface]) -> None:
+        """This process leads from now on."""
+        self._surface = surface()
+        self._look_again()
+
+    def stand_by(self) -> None:
+        """This process leads no more."""
+        self._surface = None
+        self._look_again()
+
+    def close(self) -> None:
+        """Tell once more, if that is answered at once."""
+        self._surface = None
+        self._closed.set()
+        self._look_again()
+        if self._thread.is_alive():
+            self._thread.join(0.0 if self._failing else CLOSE_S)
+        self._exporter.shutdown()
+
+    def _look_again(self) -> None:
+        self._readings.forget()
+        self._wake.set()
+
+    def _status(self) -> dict[str, Any] | None:
+        surface = self._surface
+        return None if surface is None else surface.status()
+
+    def _run(self) -> None:
+        while True:
+            last = self._closed.is_set()
+            if not (last and self._failing):
+                self._push()
+            if last:
+                return
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+
+    def _push(self) -> None:
+        self._refusal = ""
+        try:
+            data = _metrics_data(self._readings, self._resource)
+            taken = self._exporter.export(data) is self._taken and not self._refusal
+        except Exception as error:  # noqa: BLE001 - of OpenTelemetry, whose texts may hold headers
+            taken, self._refusal = False, type(error).__name__
+        if not taken and not self._failing and not self._closed.is_set():
+            why = self._refusal or "it failed"
+            logger.warning("control.otlp: %s does not take metrics: %s", self._host, why)
+        if taken and self._failing:
+            logger.warning("control.otlp: %s takes metrics again", self._host)
+        self._failing = not taken
+
+    def _noting(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        """`requests.Session.request` that keeps why it failed, and follows no redirect, which would
+        take the headers elsewhere.
+        """
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self._refusal = ""
+            try:
+                answer = request(*arguments, **{**options, "allow_redirects": False})
+            except Exception as error:
+                self._refusal = type(error).__name__
+                raise
+            if answer.status_code >= 300:
+                self._refusal = f"HTTP {answer.status_code}"
+            return answer
+
+        return noted
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """What the exporter says of our pushes has answers of others in it, and comes each time."""
+    return record.threadName != _THREAD
+
+
+def _metrics_data(readings: Readings, resource: Any) -> Any:
+    """OpenTelemetry's ``MetricsData`` of now."""
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    now_ns = time.time_ns()
+    status = readings.status() or {}
+    since_ns = int(status.get("since_ms") or 0) * 1_000_000 or now_ns
+    found = [
+        _metric(metric, samples, since_ns, now_ns)
+        for metric, samples in readings.samples()
+        if samples
+    ]
+    scope = ScopeMetrics(InstrumentationScope("tidelog", __version__), found, "")
+    return MetricsData([ResourceMetrics(resource, [scope], "")])
+
+
+def _metric(metric: Metric, samples: Iterable[Known], since_ns: int, now_ns: int) -> Any:
+    """Named as for Prometheus, so that queries and rules are the same."""
+    from opentelemetry.sdk.metrics import export
+
+    points = [
+        export.NumberDataPoint(
+            attributes=dict(zip(metric.labels, labels, strict=True)),
+            start_time_unix_nano=since_ns,
+            time_unix_nano=now_ns,
+            value=value,
+        )
+        for labels, value in samples
+    ]
+    data: Any
+    if metric.kind == "counter":
+        temporality = export.AggregationTemporality.CUMULATIVE
+        data = export.Sum(points, aggregation_temporality=temporality, is_monotonic=True)
+    else:
+        data = export.Gauge(points)
+    unit = _UNITS.get(metric.name.removesuffix("_total").rpartition("_")[2], "")
+    return export.Metric(metric.name, metric.about, unit, data)

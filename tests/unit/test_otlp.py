@@ -1,0 +1,229 @@
+"""Metrics by OpenTelemetry: the same as for Prometheus, and an endpoint that disturbs nobody."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.unit.test_metrics import FULL
+from tests.unit.test_overview import output
+
+from tidelog.app.metrics.otlp import OtlpPush
+from tidelog.app.metrics.reading import Readings
+from tidelog.app.metrics.routes import Health
+from tidelog.app.metrics.table import LEADING, METRICS
+from tidelog.config import parse_config
+from tidelog.config.otlp import Otlp
+from tidelog.errors import ConfigError, MissingExtraError
+
+SECRET = "s3cret-of-the-collector"
+Push = Callable[..., OtlpPush]
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    found = OtlpReceiver()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event log without segments, and one output."""
+    chain = SimpleNamespace(chain=lambda: SimpleNamespace(segments=()))
+    monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: chain)
+    monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: [output()])
+
+
+@pytest.fixture
+def push(receiver: OtlpReceiver, log: None) -> Iterator[Push]:
+    made: list[OtlpPush] = []
+
+    def make(**options: Any) -> OtlpPush:
+        section = Otlp.model_validate(
+            {"endpoint": receiver.url, "headers": {"X-Key": SECRET}, "every_ms": 1000, **options}
+        )
+        made.append(OtlpPush(section, "shop", "host:1", "log"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def surface() -> Any:
+    return SimpleNamespace(status=lambda: FULL)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def leads(receiver: OtlpReceiver) -> bool:
+    return receiver.series().get((LEADING.name, ())) == 1
+
+
+def test_they_are_those_that_prometheus_scrapes(receiver: OtlpReceiver, push: Push) -> None:
+    pushing = push()
+    pushing.lead(surface)
+    pushing.start()
+    wait_for(lambda: leads(receiver), "it is told who leads")
+    client = TestClient(
+        Starlette(routes=Health(Readings(lambda: FULL, "log"), lambda: "h", ("t0ken",)).routes())
+    )
+    scraped = client.get("/metrics", headers={"Authorization": "Bearer t0ken"}).text
+    expected = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(scraped)
+        for sample in family.samples
+    }
+    assert receiver.series() == expected
+    assert len(expected) > 50
+    assert receiver.headers[0]["x-key"] == SECRET
+    assert receiver.resource()["service.name"] == "shop"
+    assert receiver.resource()["service.namespace"] == "tidelog"
+    assert receiver.resource()["service.instance.id"] == "host:1"
+
+
+def test_kinds_units_and_texts_are_those_of_the_table(receiver: OtlpReceiver, push: Push) -> None:
+    pushing = push()
+    pushing.lead(surface)
+    pushing.start()
+    wait_for(lambda: leads(receiver), "it is told who leads")
+    table = {metric.name: metric for metric in (LEADING, *METRICS)}
+    units = {"seconds": "s", "bytes": "By", "ratio": "1"}
+    for found in receiver.metrics():
+        metric = table[found.name]
+        assert found.WhichOneof("data") == {"counter": "sum", "gauge": "gauge"}[metric.kind]
+        assert found.description == metric.about
+        assert found.unit == units.get(found.name.removesuffix("_total").split("_")[-1], "")
+        if metric.kind == "counter":
+            assert found.sum.is_monotonic
+            assert found.sum.aggregation_temporality == 2  # cumulative
+            [point, *_] = found.sum.data_points
+            assert point.start_time_unix_nano == FULL["since_ms"] * 1_000_000
+            assert point.time_unix_nano > point.start_time_unix_nano
+
+
+def test_who_leads_and_stands_by_is_told_at_once(receiver: OtlpReceiver, push: Push) -> None:
+    pushing = push(every_ms=600_000)
+    pushing.start()
+    wait_for(lambda: receiver.series() == {(LEADING.name, ()): 0}, "it stands by")
+    pushing.lead(surface)
+    wait_for(lambda: leads(receiver), "it leads")
+    pushing.stand_by()
+    wait_for(lambda: receiver.series() == {(LEADING.name, ()): 0}, "it stands by again")
+    pushing.lead(surface)
+    wait_for(lambda: leads(receiver), "it leads again")
+    pushing.close()
+    assert receiver.series() == {(LEADING.name, ()): 0}
+
+
+def test_what_is_refused_is_told_once_and_without_secrets(
+    receiver: OtlpReceiver, push: Push, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.status, receiver.answer = 401, f"no, {SECRET} is wrong"
+    pushing = push()
+    pushing.start()
+    wait_for(lambda: len(receiver.headers) >= 3, "it is tried again and again")
+    receiver.status = 200
+    wait_for(lambda: receiver.requests, "it is taken in the end")
+    wait_for(lambda: "takes metrics again" in caplog.text, "and told so")
+    assert caplog.text.count("control.otlp: 127.0.0.1 does not take metrics: HTTP 401") == 1
+    assert SECRET not in caplog.text
+    assert {record.name for record in caplog.records} == {"tidelog.app.metrics.otlp"}
+
+
+def test_an_endpoint_that_is_down_is_told_and_holds_up_nothing(
+    receiver: OtlpReceiver, push: Push, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = receiver.url
+    receiver.close()
+    pushing = push(endpoint=url, timeout_ms=200)
+    pushing.start()
+    wait_for(lambda: "does not take metrics" in caplog.text, "it is told")
+    began = time.monotonic()
+    pushing.lead(surface)
+    pushing.stand_by()
+    pushing.close()
+    assert time.monotonic() - began < 5
+    assert "127.0.0.1 does not take metrics: Connect" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_an_endpoint_that_never_answers_holds_up_nothing(
+    receiver: OtlpReceiver, push: Push
+) -> None:
+    receiver.wait.clear()
+    pushing = push(timeout_ms=20_000)
+    pushing.start()
+    wait_for(lambda: receiver.headers, "a request waits for its answer")
+    began = time.monotonic()
+    pushing.lead(surface)
+    pushing.stand_by()
+    pushing.close()
+    assert time.monotonic() - began < 10  # one second, and what a busy machine takes
+
+
+def test_headers_go_nowhere_else(
+    receiver: OtlpReceiver, push: Push, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = OtlpReceiver()
+    try:
+        receiver.status, receiver.answer = 307, elsewhere.url
+        push().start()
+        wait_for(lambda: "does not take metrics: HTTP 307" in caplog.text, "it is told")
+        assert not elsewhere.headers
+    finally:
+        elsewhere.close()
+
+
+def test_what_can_not_be_read_ends_no_push(receiver: OtlpReceiver, push: Push) -> None:
+    def ends() -> dict[str, Any]:
+        if not receiver.requests:
+            raise RuntimeError(SECRET)
+        return FULL
+
+    pushing = push()
+    pushing.start()
+    wait_for(lambda: receiver.requests, "it stands by")
+    receiver.requests.clear()
+    pushing.lead(lambda: SimpleNamespace(status=ends))
+    time.sleep(1.5)
+    pushing.stand_by()
+    wait_for(lambda: receiver.requests, "it goes on")
+    pushing.lead(lambda: SimpleNamespace(status=ends))
+    wait_for(lambda: leads(receiver), "and tells all again")
+
+
+def test_the_extra_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    section = Otlp.model_validate({"endpoint": "http://h:4318/v1/metrics"})
+    with pytest.raises(MissingExtraError, match=r"pip install 'tidelog\[otlp\]'"):
+        OtlpPush(section, "shop", "h:1", "log")
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["collector:4318", "http://u:hunter2@h/v1/metrics", "http://h/v1?key=hunter2"]
+)
+def test_an_endpoint_has_no_secrets(endpoint: str, tmp_path: Path) -> None:
+    text = f"""
+source: {{kind: postgres, url: 'postgresql://u@h/shop'}}
+log: {{path: log}}
+control: {{otlp: {{endpoint: '{endpoint}'}}}}
+"""
+    with pytest.raises(ConfigError, match="endpoint") as refused:
+        parse_config(text, "test", tmp_path, {})
+    assert "hunter2" not in str(refused.value)

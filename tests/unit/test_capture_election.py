@@ -16,6 +16,7 @@ from tidelog.app.schema_versions import _no_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError, UsageError
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.state.lease import LeaseElection
 from tidelog.state.opening import open_state
@@ -61,6 +62,27 @@ def test_a_lease_is_given_back_if_the_log_cannot_be_read(config: Config) -> None
         with pytest.raises(EventLogError):
             a.acquire()
         assert b.leader() is None
+
+
+def test_who_takes_over_reads_one_segment_to_know_its_epoch(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody leads meanwhile, and a log on an object store may have thousands."""
+    for epoch in range(1, 5):
+        append(config, epoch)
+    opened: list[str] = []
+    open_ = LocalStorage.open
+
+    def opening(self: LocalStorage, name: str, *, footer: bool = False) -> object:
+        opened.append(name)
+        return open_(self, name, footer=footer)
+
+    monkeypatch.setattr(LocalStorage, "open", opening)
+    with closing(CaptureElection(config, "a")) as a:
+        lease = a.acquire()
+    assert lease is not None
+    assert lease.epoch == 5
+    assert len(opened) == 1
 
 
 def test_a_handover_is_for_whom_it_names_and_for_a_while(

@@ -229,6 +229,7 @@ def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None
     ("addition", "expected"),
     [
         ("dump:\n  chunk_row: 5\n", "4: dump.chunk_row: unknown key; did you mean 'chunk_rows'?"),
+        ("control: {rest: {tokn: x}}\n", "control.rest.tokn: unknown key; did you mean 'token'?"),
         ("dumpp: {}\n", "3: dumpp: unknown key; did you mean 'dump'?"),
         ("chunk_rows: 5\n", "3: chunk_rows: unknown key; 'chunk_rows' belongs under 'dump'"),
         ("state:\n  zzz: 1\n", "4: state.zzz: unknown key; known are url"),

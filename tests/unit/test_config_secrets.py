@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from tidelog.adapters import OUTPUT_KINDS
-from tidelog.config import alerts, control, engine, loading, models, schedules
+from tidelog.config import alerts, control, engine, kafka, loading, models, schedules
 from tidelog.config.source import SOURCES
 
 
 def sections() -> Iterator[type[BaseModel]]:
-    for module in (alerts, control, engine, models, schedules):
+    for module in (alerts, control, engine, kafka, models, schedules):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, BaseModel):
                 yield value

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from tidelog import cli
 from tidelog.cli import client
+from tidelog.config import parse_config
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
 from tidelog.control.debezium import Signal, parse, parse_line
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
+BEFORE = "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: log}\n"
 
 
 def blocks(language: str) -> list[str]:
@@ -34,6 +36,19 @@ def test_inserts_are_signals() -> None:
 
 def test_line_of_the_file_is_a_signal() -> None:
     assert isinstance(parse(parse_line(blocks("json")[0])), ExecuteSnapshot)
+
+
+def test_message_of_the_topic_is_a_signal() -> None:
+    [(key, value)] = re.findall(r"^\$ echo '(\w+)\|(.*)' \|$", PAGE, re.MULTILINE)
+    assert isinstance(parse(parse_line(value)), ExecuteSnapshot)
+    assert f"key: {key} " in PAGE
+
+
+def test_configurations_can_be_read() -> None:
+    for text in blocks("yaml"):
+        known = {"TIDELOG_TOKEN": "t0ken-of-8", "PGPASSWORD": "p", "KAFKA_PASSWORD": "p"}
+        whole = text if "source:" in text else f"{BEFORE}{text}"
+        parse_config(whole, "page", Path("/x"), known)
 
 
 def test_notification_is_json_without_keys() -> None:

@@ -53,7 +53,10 @@ def test_command_is_understood(
                 return lambda *_a: {"key_set": "given-1", "key_columns": ("id",)}
             return lambda *_a, **_k: {"status": "completed", "delivered": True, "equal": True}
 
-    monkeypatch.setattr(client, "load", lambda path: path)
+    class Loaded(str):
+        pipeline = types.SimpleNamespace(name="pipeline")
+
+    monkeypatch.setattr(client, "load", Loaded)
     monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
     monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)

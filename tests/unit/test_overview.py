@@ -62,6 +62,9 @@ def test_a_healthy_system_is_told_in_three_lines() -> None:
 
 
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
+PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
+PAUSED = {"log_paused": PAUSE}
+HELD = {"why": "log_in_danger", "reason": "Much is kept.", "since_ms": NOW_MS - 600_000}
 PROBLEMS = {
     "no-leader": ({"leader": None}, Severity.CRITICAL, "No capture leads"),
     "capture-fails": (
@@ -88,6 +91,14 @@ PROBLEMS = {
         {"outputs": [output(behind_records=5, lag_s=150.0, noted_ms=NOW_MS - 600_000)]},
         Severity.CRITICAL, "lacks 5 records",
     ),
+    "output-fails": (
+        {"outputs": [output(behind_records=5, failed="no route", failed_ms=NOW_MS - 9)]},
+        Severity.WARNING, "Output shop/delta fails, and is tried again: no route",
+    ),
+    "output-rejects": (
+        {"outputs": [output(rejected=1200, rejected_ms=NOW_MS - 60_000)]},
+        Severity.WARNING, "rejects records: 1,200 records are in its dead letters",
+    ),
     "output-late": (
         {"outputs": [output(behind_records=5, lag_s=900.0)]},
         Severity.WARNING, "Output shop/delta is 15min behind (5 records)",
@@ -107,6 +118,24 @@ PROBLEMS = {
     "copy-differs": (
         {"verified": {"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c"]}},
         Severity.CRITICAL, "public.t in lake and 1 more copies differed",
+    ),
+    "log-reading-paused": (
+        PAUSED, Severity.INFO,
+        "The log is paused by me for 10min; the server keeps 1MiB of log for it, with room for "
+        "1GiB more.",
+    ),
+    "pipeline-paused": (
+        {"paused_pipelines": {"shop": PAUSE}}, Severity.INFO, "Pipeline shop is paused by me for",
+    ),
+    "dumps-held": (
+        {**dump(table()), "dumps_held": [HELD]}, Severity.INFO,
+        "Capture has held all dumps for 10min: Much is kept.",
+    ),
+    "channel-fails": (
+        {"channels": [
+            {"channel": "signal_kafka", "reason": "no broker", "remedy": "Mend.", "since_ms": 0}
+        ]},
+        Severity.WARNING, "no broker.",
     ),
     "log-paused": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
 }  # fmt: skip
@@ -132,6 +161,46 @@ def _anchor(title: str) -> str:
     """As GitHub makes it."""
     kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    ("kept", "severity"),
+    [
+        ({"retained_bytes": 1 << 30, "spare_bytes": 9 << 30}, Severity.INFO),
+        ({"retained_bytes": 4 << 30, "spare_bytes": 6 << 30}, Severity.WARNING),
+        ({"retained_bytes": 8 << 30, "spare_bytes": 2 << 30}, Severity.CRITICAL),
+        ({"retained_bytes": 1 << 30, "spare_bytes": None}, Severity.INFO),
+        ({"retained_bytes": 5 << 30, "spare_bytes": None}, Severity.WARNING),
+        ({"retained_bytes": 1 << 30, "spare_bytes": 9 << 30, "lag_s": 600.0}, Severity.WARNING),
+        ({"retained_bytes": None, "spare_bytes": None, "kept_s": 1000.0, "lag_s": 900.0},
+         Severity.CRITICAL),
+    ],
+)  # fmt: skip
+def test_a_paused_log_is_the_worse_the_more_the_server_keeps(
+    kept: dict[str, Any], severity: Severity
+) -> None:
+    found = overview(status(**PAUSED, **source(**kept)), NOW_MS)
+    (problem,) = (each for each in found.problems if each.kind == "log-reading-paused")
+    assert problem.severity is severity
+    assert "capture-late" not in {each.kind for each in found.problems}
+
+
+def test_a_paused_pipeline_says_how_late_its_outputs_are() -> None:
+    late = output(behind_records=5, lag_s=900.0, noted_ms=NOW_MS - 900_000)
+    led = {"pipeline": "shop", "leader": "h:1", "epoch": 1, "since_ms": 0, "standbys": []}
+    paused = {"paused_pipelines": {"shop": PAUSE}, "outputs": [late], "pipelines": [led]}
+    found = overview(status(**paused), NOW_MS)
+    (problem,) = found.problems
+    assert (problem.kind, problem.severity) == ("pipeline-paused", Severity.WARNING)
+    assert "up to 15min behind (5 records, which the event log keeps)" in problem.sentence
+    assert "pipeline shop: paused by me since " in told(found)
+
+
+def test_dumps_that_capture_holds_are_shown_as_paused_by_it() -> None:
+    held = overview(status(**dump(table()), dumps_held=[HELD]), NOW_MS)
+    assert [(each.status, each.paused_by) for each in held.dumps] == [("paused", "capture")]
+    blocking = overview(status(**dump(table(), mode="blocking"), dumps_held=[HELD]), NOW_MS)
+    assert [each.status for each in blocking.dumps] == ["running"]
 
 
 def test_a_failed_dump_is_told_once() -> None:
@@ -390,3 +459,22 @@ def test_a_table_without_statistics_is_as_large_as_at_its_last_dump() -> None:
     dumps = dump(last, dump_id="d0", status="completed")["dumps"] + dump(now)["dumps"]
     found = overview(status(dumps=dumps), NOW_MS).dumps[0]
     assert (found.estimated_rows, found.left_s) == (90, pytest.approx(20.0, abs=2))
+
+
+def test_deliveries_are_told_below_their_output() -> None:
+    told_of = output(
+        committed_ms=NOW_MS - 5000, batch_s=3.0, batch_records=12_000, records_per_s=4000.0,
+        rejected=7, rejected_ms=NOW_MS - 3 * 86_400_000,
+        failed="the broker\nis down " + "x" * 500, failed_ms=NOW_MS - 60_000,
+    )  # fmt: skip
+    found = overview(status(outputs=[told_of]), NOW_MS)
+    assert found.problems == ()  # the failure is over, and the rejections are days old
+    below = told(found).split("output   shop/delta is up to date\n")[1].split("\n")[0]
+    assert "12,000 records in 3s, 4,000 a second; 7 in dead letters; failed last at" in below
+    assert "the broker is down" in below
+    assert below.endswith("…")
+    assert len(below) < 300
+
+
+def test_a_failure_without_anything_to_deliver_is_over() -> None:
+    assert overview(status(outputs=[output(failed="x", failed_ms=NOW_MS)]), NOW_MS).problems == ()

@@ -18,12 +18,18 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.client import status
-from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired
+from tidelog.app.elections import (
+    LedElsewhereError,
+    PipelineElection,
+    acquired,
+    leave_to,
+    pipeline_lease,
+)
 from tidelog.app.overview import overview
 from tidelog.app.roster import PIPELINE_PREFIX, Roster, of_pipeline, standbys
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config
-from tidelog.errors import LeaseLostError
+from tidelog.errors import LeaseLostError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs import Writer
 from tidelog.outputs.base.executors import tasks
@@ -71,6 +77,30 @@ def test_pipelines_have_leases_of_their_own(config: Config) -> None:
         assert c.acquire() is not None
         with pytest.raises(LedElsewhereError, match=r"the pipeline shop leads \(a\)"):
             acquired(b, what="the pipeline shop")
+
+
+def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
+    key, place = pipeline_lease("shop"), of_pipeline("shop")
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(PipelineElection(config, "a", state)) as a,
+        closing(PipelineElection(config, "b", state)) as b,
+    ):
+        lease = a.acquire()
+        assert lease is not None
+        with pytest.raises(UsageError, match="no process of the pipeline stands by"):
+            leave_to(state, key, place, "a", None)
+        assert not a.is_to_hand_over()
+        Roster(state, "b", None, place).stand_by()
+        leave_to(state, key, place, "former", None)  # of a leader that is gone
+        assert not a.is_to_hand_over()
+        leave_to(state, key, place, "a", "b")
+        assert a.is_to_hand_over()
+        assert not a.is_to_hand_over()  # it ends already
+        a.release(lease)
+        assert a.acquire() is None  # the other one goes first
+        assert b.acquire() is not None
+        assert not b.is_to_hand_over()
 
 
 def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None:

@@ -9,7 +9,10 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.client import status
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import load_config
-from tidelog.eventlog.consumers import Consumers, Stopped
+from tidelog.errors import OutputError
+from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
+from tidelog.outputs.base.progress import OutputProgress
+from tidelog.spark.queries.run import QueryProgress, _Book
 from tidelog.state.sqlite import SqliteState
 
 
@@ -28,7 +31,12 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     state.put(STATUS_KEY, {"updated_ms": 0}, None)
     state.close()
     stopped = {"files": Stopped("OutputRefusedError", "f can't be written", 77)}
-    Consumers(built.log.storage).register("pipeline", 0, {"delta": end, "files": 0}, {}, stopped)
+    delivered = {"delta": Delivered(12_000, 3.0, 55, 4, 44, Stopped("OutputError", "no route", 33))}
+    outputs = {"delta": end, "files": 0}
+    consumers = Consumers(built.log.storage)
+    consumers.register("pipeline", 0, outputs, {}, stopped, delivered=delivered)
+    (read,) = consumers.all()
+    assert read.delivered == delivered
     found = status(config)
     rows = found["outputs"]
     noted = {row.pop("noted_ms") for row in rows}
@@ -37,7 +45,9 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     assert rows == [
         {
             "pipeline": "pipeline", "output": "delta", "offset": end, "behind_records": 0,
-            "lag_s": 0.0, "state": "following",
+            "lag_s": 0.0, "state": "following", "rejected": 4, "rejected_ms": 44,
+            "committed_ms": 55, "batch_s": 3.0, "batch_records": 12_000, "records_per_s": 4000.0,
+            "batches": 0, "all_records": 0, "all_s": 0.0, "failed": "no route", "failed_ms": 33,
         },
         {
             "pipeline": "pipeline", "output": "files", "offset": 0, "behind_records": 1,
@@ -46,3 +56,65 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     ]  # fmt: skip
     stopped = [each for each in found["overview"]["problems"] if each["kind"] == "output-stopped"]
     assert stopped[0]["sentence"] == "Output pipeline/files has stopped: f can't be written"
+    shown = found["overview"]["outputs"]
+    assert (shown[0]["committed_ms"], shown[0]["batch_s"], shown[0]["rejected"]) == (55, 3.0, 4)
+    assert shown[0]["last_error"] == "no route"
+    assert shown[1]["committed_ms"] is None
+
+
+def test_what_another_version_told_of_deliveries_is_read(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    found = Delivered.from_json({"batch_s": 1.5, "of_a_later_version": 7})
+    assert found == Delivered(batch_s=1.5)
+    Consumers(built.log.storage).register("before", 0, {"delta": 0})
+    (read,) = Consumers(built.log.storage).all()
+    assert read.delivered == {}
+
+
+def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    consumers = Consumers(built.log.storage)
+
+    def noted() -> dict[str, Delivered]:
+        (found,) = consumers.all()
+        return dict(found.delivered)
+
+    book = _Book(built.log, "shop", ["lake", "api"], {}, None)
+    book.failed("api", OutputError("the API does not answer"))
+    failure = noted()["api"].failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("OutputError", "the API does not answer")
+    assert noted()["lake"] == Delivered()
+    book.failed("lake", RuntimeError("a value of a row"))  # not ours: it may hold one
+    failure = noted()["lake"].failure
+    assert failure is not None
+    assert failure.message == "an internal error"
+    book.wrote(QueryProgress(0, 0, 5, 400, {}, 0.5, "api", rejected=3))
+    book.mover("api")(5)
+    first = noted()["api"]
+    assert (first.records, first.batch_s, first.rejected) == (400, 0.5, 3)
+    assert first.committed_ms is not None
+    assert first.rejected_ms == first.committed_ms
+    # A next leader goes on from there; no more rejections leave their time as it was.
+    book = _Book(built.log, "shop", ["api"], {}, None)
+    book.wrote(QueryProgress(1, 5, 9, 4, {}, 0.5, "api", rejected=3))
+    book.mover("api")(9)
+    second = noted()["api"]
+    assert (second.records, second.rejected, second.rejected_ms) == (4, 3, first.rejected_ms)
+    assert second.failure == first.failure
+    assert set(noted()) == {"api"}
+
+
+def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path / 's.db'}")
+    progress = OutputProgress(state, "g", "api")
+    progress.begin(10)
+    progress.finish(10, 3)
+    progress.finish(10, 3)  # it came again, and was done already
+    progress.remember("public.t", [["id", "int64"]])
+    progress.begin(20)
+    assert OutputProgress(state, "g", "api").rejected == 3
+    progress.finish(20, 2)
+    found = OutputProgress(state, "g", "api")
+    assert (found.done, found.rejected, found.columns) == (20, 5, {"public.t": [["id", "int64"]]})
+    state.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from tidelog.app.verify.noting import KEY, note
+from tidelog.app.verify.noting import KEPT, KEY, note
 from tidelog.state.sqlite import SqliteState
 
 
@@ -29,4 +30,24 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
     assert noted(report("public.a", equal=True)) == ["public.b in lake"]
     # b is captured no more
     assert noted(report("public.a", equal=True), whole=True) == []
+    state.close()
+
+
+def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    differs = {**report("public.a", equal=False), "rows": 9, "missing": 2, "keys": [["secret"]]}
+    note(state, [differs, report("public.b", equal=True)], whole=True)
+    note(state, [report("public.c", equal=True)], whole=False)
+    document = state.get(KEY)
+    assert document is not None
+    assert "secret" not in json.dumps(document.value)
+    copies = {each["copy"]: each for each in document.value["copies"]}
+    assert next(iter(copies)) == "public.a in lake"  # what differs comes first
+    assert (copies["public.a in lake"]["missing"], copies["public.a in lake"]["rows"]) == (2, 9)
+    assert copies["public.c in lake"]["equal"]
+    note(state, [report(f"t{n}", equal=True) for n in range(KEPT + 9)], whole=False)
+    document = state.get(KEY)
+    assert document is not None
+    assert len(document.value["copies"]) == KEPT
+    assert document.value["copies"][0]["copy"] == "public.a in lake"
     state.close()

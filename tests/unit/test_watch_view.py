@@ -212,6 +212,21 @@ def test_a_process_that_begins_or_stands_by_says_so() -> None:
     assert "pipeline starts: Spark" in text
 
 
+def test_drops_and_batches_have_their_lines() -> None:
+    drop = {
+        "table": "public.orders", "kind": "insert", "at_ms": NOW_MS - 900_000, "until_ms": None,
+        "before_per_min": 340.0, "then_per_min": 0.0,
+    }  # fmt: skip
+    told = {
+        "pipeline": "shop", "output": "lake", "offset": 9, "behind_records": 0, "lag_s": 0.0,
+        "noted_ms": NOW_MS, "state": "following", "committed_ms": NOW_MS, "batch_s": 2.0,
+        "batch_records": 500, "records_per_s": 250.0, "rejected": 3, "rejected_ms": NOW_MS,
+    }  # fmt: skip
+    text = picture([{**status(), "outputs": [told], "drops": [drop]}])
+    assert "activity public.orders: inserts fell from 340 to 0 a minute at" in text
+    assert "500 records in 2s, 250 a second; 3 in dead letters" in text
+
+
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 8), (80, 24), (300, 100)])
 def test_no_size_breaks_the_picture(size: tuple[int, int]) -> None:
     for faults in ({}, FAULTS):

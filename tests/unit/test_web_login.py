@@ -17,7 +17,8 @@ from starlette.routing import Mount
 
 from tidelog.app.web.listening import http_server, listen, url_of
 from tidelog.app.web.routes import Web
-from tidelog.app.web.sessions import MOST_FAILURES, MOST_OF_ALL, Role
+from tidelog.app.web.sessions import Role
+from tidelog.control.channels.brake import MOST_FAILURES, MOST_OF_ALL
 
 
 @contextmanager

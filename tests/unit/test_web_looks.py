@@ -11,10 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
-from tidelog.app.web import looks
+from tidelog.app.web import looks, routes
 from tidelog.app.web.history import SAMPLE_S
 from tidelog.app.web.looks import Look
+from tidelog.app.web.routes import Web
+from tidelog.app.web.sessions import Role
 from tidelog.app.web.site import Site
 from tidelog.app.web.stream import Teller
 from tidelog.config import Config, parse_config
@@ -121,3 +125,29 @@ def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
         assert site.look() is first
     finally:
         site.close()
+
+
+def test_a_store_that_hangs_holds_up_who_asks_it_and_nobody_else(
+    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "READ_S", 0.2)
+    monkeypatch.setattr(routes, "SEND_S", 0.2)
+    monkeypatch.setattr(routes, "SITE_THREADS", 3)
+    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    web = Web([frozen, well], {Role.OPERATOR: "operator-token"})
+    with TestClient(Starlette(routes=web.routes())) as client:
+        client.post("/web/login", json={"token": "operator-token"})
+        csrf = {"X-Tidelog-CSRF": client.get("/web/session").json()["csrf"]}
+        pause = {"action": "pause", "dump": None}
+        for _ in range(2):
+            silent = client.get("/web/sites/0/audit")
+            assert (silent.status_code, silent.json()["error"]["kind"]) == (504, "NoAnswer")
+        silent = client.post("/web/sites/0/commands", json=pause, headers=csrf)
+        assert silent.status_code == 504
+        for _ in range(20):  # no thread more is taken
+            busy = client.get("/web/sites/0/audit")
+            assert (busy.status_code, busy.json()["error"]["kind"]) == (503, "Busy")
+        for what in ("history", "activity", "results", "settings"):  # from memory
+            assert client.get(f"/web/sites/0/{what}").status_code == 200
+        assert client.get("/web/sites/1/audit").json() == []
+        assert client.get("/web/session").status_code == 200

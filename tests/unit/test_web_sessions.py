@@ -6,15 +6,13 @@ import base64
 
 import pytest
 
-from tidelog.app.web.sessions import (
+from tidelog.app.web.sessions import LASTS_S, Role, Sessions
+from tidelog.control.channels.brake import (
     ADDRESSES,
     FAILURES_OVER_S,
-    LASTS_S,
     MOST_FAILURES,
     MOST_OF_ALL,
     Failures,
-    Role,
-    Sessions,
 )
 
 NOW = 1_700_000_000.0

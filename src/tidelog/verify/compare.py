@@ -109,6 +109,10 @@ class Source(Protocol):
         """Of each range."""
         ...
 
+    def tell(self, stage: str) -> None:
+        """What is done now, for whoever waits."""
+        ...
+
     def caught_up(self, copy: Copy) -> bool:
         """Wait until the copy has what is committed by now; False if it does not come."""
         ...
@@ -207,6 +211,7 @@ class _Comparison:
             self._report.ranges += len(ranges)
             if unequal:
                 self._compare(unequal)
+            self._source.tell(f"{self._report.rows:,} rows summed up on both sides")
             after = ranges[-1][1]
             if after is None:
                 break
@@ -264,6 +269,7 @@ class _Comparison:
     def _compare(self, ranges: list[Range]) -> None:
         """Compare rows of the ranges; what may be on its way again by key."""
         self._report.ranges_read += len(ranges)
+        self._source.tell("rows are read from both sides")
         requests = [
             ChunkRequest(self._schema.table, after=after, upto=upto) for after, upto in ranges
         ]

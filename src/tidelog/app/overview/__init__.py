@@ -7,6 +7,7 @@ nothing themselves.
 from tidelog.app.overview.build import dumping, overview
 from tidelog.app.overview.document import (
     Delivering,
+    Drop,
     Dumping,
     Lane,
     Output,
@@ -23,6 +24,7 @@ from tidelog.app.overview.outputs import outputs_of
 
 __all__ = [
     "Delivering",
+    "Drop",
     "Dumping",
     "Lane",
     "Output",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from tidelog.app.overview.document import (
     VERSION,
     Delivering,
+    Drop,
     Dumping,
     Output,
     Overview,
@@ -19,7 +22,8 @@ from tidelog.app.overview.document import (
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED, DumpStatus, TableStatus
+from tidelog.capture.steering.danger import Kept
 from tidelog.model.units import brief_span
 
 LANES_SHOWN = 12
@@ -39,7 +43,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
         dumping(dump, written_ms or now_ms, before)
-        for dump in status.get("dumps") or ()
+        for dump in map(partial(_as_held, status), status.get("dumps") or ())
         if dump.get("status") in UNFINISHED
     )
     found = problems_of(status, source, outputs, age_s, now_ms)
@@ -63,12 +67,24 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         outputs=outputs,
         dumps=dumps,
         problems=problems,
-        pipelines=tuple(_delivering(row) for row in status.get("pipelines") or ()),
+        pipelines=tuple(_delivering(status, row) for row in status.get("pipelines") or ()),
         tables=tuple(tables_of(status)),
         options=dict(status.get("dump_options") or {}),
         lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
         verified=_verified(status),
+        drops=tuple(_drop(each) for each in status.get("drops") or ()),
     )
+
+
+def _as_held(status: Mapping[str, Any], dump: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The dump as paused while capture holds all dumps; a blocking one that has begun goes on."""
+    holds = status.get("dumps_held") or ()
+    waits = dump.get("status") == DumpStatus.QUEUED or (
+        dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
+    )
+    if not holds or not waits:
+        return dump
+    return {**dump, "status": DumpStatus.PAUSED, "paused_by": "capture"}
 
 
 def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Output, ...]) -> str:
@@ -81,6 +97,10 @@ def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Outp
     return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
 
 
+def _drop(row: Mapping[str, Any]) -> Drop:
+    return Drop(**{each.name: row[each.name] for each in fields(Drop)})
+
+
 def _verified(status: Mapping[str, Any]) -> Verified | None:
     found = status.get("verified")
     if found is None:
@@ -90,20 +110,19 @@ def _verified(status: Mapping[str, Any]) -> Verified | None:
 
 def _source(status: Mapping[str, Any], silent_s: float) -> Source:
     """``silent_s``: for so long nobody has told anything; the source went on all the while."""
-    told = status.get("source") or {}
-    lost_in_s, lag_s, kept_s = (told.get(name) for name in ("lost_in_s", "lag_s", "kept_s"))
+    told = dict(status.get("source") or {})
+    lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
     if silent_s:
-        lag_s = None if lag_s is None else round(lag_s + silent_s, 1)
-        lost_in_s = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
-    if lost_in_s is None and kept_s is not None and lag_s:
-        lost_in_s = max(0.0, kept_s - lag_s)
+        told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
+        told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
+    kept = Kept.told(told)
     return Source(
         position=told.get("position"),
-        lag_s=lag_s,
+        lag_s=kept.lag_s,
         lag_bytes=status.get("lag_bytes"),
-        retained_bytes=told.get("retained_bytes"),
-        spare_bytes=told.get("spare_bytes"),
-        lost_in_s=lost_in_s,
+        retained_bytes=kept.retained_bytes,
+        spare_bytes=kept.spare_bytes,
+        lost_in_s=kept.lost_in_s,
         error=told.get("error"),
         silent_s=silent_s,
     )
@@ -119,10 +138,22 @@ def _output(row: Mapping[str, Any]) -> Output:
         lag_s=row.get("lag_s"),
         noted_ms=row["noted_ms"],
         error=row.get("error"),
+        committed_ms=row.get("committed_ms"),
+        batch_s=row.get("batch_s"),
+        batch_records=row.get("batch_records"),
+        records_per_s=row.get("records_per_s"),
+        last_error=row.get("failed"),
+        last_error_ms=row.get("failed_ms"),
+        rejected=row.get("rejected") or 0,
+        rejected_ms=row.get("rejected_ms"),
+        batches=row.get("batches") or 0,
+        all_records=row.get("all_records") or 0,
+        all_s=row.get("all_s") or 0.0,
     )
 
 
-def _delivering(row: Mapping[str, Any]) -> Delivering:
+def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering:
+    paused = (status.get("paused_pipelines") or {}).get(row["pipeline"]) or {}
     return Delivering(
         pipeline=row["pipeline"],
         leader=row["leader"],
@@ -130,6 +161,8 @@ def _delivering(row: Mapping[str, Any]) -> Delivering:
         epoch=row["epoch"],
         since_ms=row["since_ms"],
         standbys=tuple(each["holder"] for each in row["standbys"]),
+        paused_by=paused.get("by", ""),
+        paused_ms=paused.get("since_ms"),
     )
 
 

@@ -81,6 +81,12 @@ class Output:
         lag_s: the age of the oldest of these; 0.0: none; None: not known.
         noted_ms: when its pipeline noted this.
         error: what stopped it.
+        committed_ms: when its last batch was done; None: there was none, or it is not known. Of
+            that batch: ``batch_s``, how long it took; ``batch_records``, through how many records
+            of the log it went; ``records_per_s``.
+        last_error: what failed last, at ``last_error_ms``; it is over if a batch was done since.
+        rejected: records in its dead letters, the last of which were seen at ``rejected_ms``.
+        batches, all_records, all_s: of all batches ever, how many, of how many records, how long.
     """
 
     pipeline: str
@@ -91,6 +97,17 @@ class Output:
     lag_s: float | None
     noted_ms: int
     error: str | None
+    committed_ms: int | None = None
+    batch_s: float | None = None
+    batch_records: int | None = None
+    records_per_s: float | None = None
+    last_error: str | None = None
+    last_error_ms: int | None = None
+    rejected: int = 0
+    rejected_ms: int | None = None
+    batches: int = 0
+    all_records: int = 0
+    all_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,8 @@ class Delivering:
         leader: None: nobody at the moment.
         zone, epoch, since_ms: of who leads, or led last.
         standbys: names of those who would.
+        paused_ms: since when it is paused; None: it is not.
+        paused_by: by whom, as far as that is known.
     """
 
     pipeline: str
@@ -109,6 +128,8 @@ class Delivering:
     epoch: int
     since_ms: int
     standbys: tuple[str, ...]
+    paused_by: str = ""
+    paused_ms: int | None = None
 
 
 class TableState(StrEnum):
@@ -224,6 +245,24 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """A sudden drop of a table's operations; `tidelog.capture.activity.drops` has the rule.
+
+    Attributes:
+        kind: ``insert``, ``update`` or ``delete``.
+        at_ms, until_ms: when it began and was over; None: not yet.
+        before_per_min, then_per_min: how many there were before, and at most while it lasted.
+    """
+
+    table: str
+    kind: str
+    at_ms: int
+    until_ms: int | None
+    before_per_min: float
+    then_per_min: float
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The whole.
 
@@ -242,6 +281,7 @@ class Overview:
         options: how dumps read now; see `tidelog set`.
         lanes: the chunks that began last, in that order.
         verified: None: nothing was compared yet.
+        drops: sudden drops of the last day, those that last first.
     """
 
     version: int
@@ -266,6 +306,7 @@ class Overview:
     options: Mapping[str, int] = field(default_factory=dict)
     lanes: tuple[Lane, ...] = ()
     verified: Verified | None = None
+    drops: tuple[Drop, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

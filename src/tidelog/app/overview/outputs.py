@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.consumers import Consumers, Delivered
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
@@ -35,6 +35,7 @@ def outputs_of(
                 missing[offset] = _missing(log, offset, known)
             behind, lag_s = missing[offset]
             stopped = consumer.stopped.get(output)
+            delivered = consumer.delivered.get(output)
             row: dict[str, Any] = {
                 "pipeline": consumer.name,
                 "output": output,
@@ -46,7 +47,21 @@ def outputs_of(
             }
             if stopped is not None:
                 row |= {"error": stopped.message, "since_ms": stopped.since_ms}
+            if delivered is not None:
+                row |= _deliveries(delivered)
             yield row
+
+
+def _deliveries(told: Delivered) -> dict[str, Any]:
+    found: dict[str, Any] = {"rejected": told.rejected, "rejected_ms": told.rejected_ms}
+    if told.committed_ms is not None:
+        found |= {"committed_ms": told.committed_ms, "batch_s": told.batch_s}
+        found |= {"batch_records": told.records, "batches": told.batches}
+        found |= {"all_records": told.all_records, "all_s": told.all_s}
+        found["records_per_s"] = round(told.records / max(told.batch_s, 0.001), 1)
+    if told.failure is not None:
+        found |= {"failed": told.failure.message, "failed_ms": told.failure.since_ms}
+    return found
 
 
 def _missing(

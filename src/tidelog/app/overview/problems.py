@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.document import Output, Problem, Severity, Source
+from tidelog.app.overview.paused import paused_problems
 from tidelog.capture.dumps.states import UNFINISHED
+from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
 from tidelog.model.units import brief_span, format_bytes
 
 STALE_S = 60.0
 """A status that its leader did not write for so long: it writes one a second, on an object
 store one in half a minute."""
 LATE_S = 300.0
-SOON_S = 3600.0
-"""What is lost within this time is about to be lost."""
-NEARLY_FULL = 0.8
 NO_KEY = "no primary key"
-MUCH_RETAINED = 10 << 30
 SILENT_S = 120.0
 """A pipeline that is behind and noted nothing for so long does not run, or hangs."""
+REJECTED_S = 86_400.0
+"""For so long new dead letters are told."""
 _PAGE = "docs/failure-modes.md"
 
 
@@ -36,12 +36,15 @@ def problems_of(
 ) -> Iterator[Problem]:
     """All that is wrong, in no order."""
     yield from _leadership(status, age_s)
-    yield from _of_source(source)
-    yield from _retention(source)
+    kept = _kept(status, source)
+    yield from _of_source(status, source)
+    yield from _retention(source, kept)
+    yield from paused_problems(status, source, kept, outputs, now_ms)
     yield from _tables(status)
     yield from _outputs(status, outputs, now_ms)
     yield from _dumps(status)
     yield from _copies(status)
+    yield from _channels(status)
 
 
 def _span(seconds: float) -> str:
@@ -99,7 +102,19 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
         )
 
 
-def _of_source(source: Source) -> Iterator[Problem]:
+def _kept(status: Mapping[str, Any], source: Source) -> Kept:
+    """As of now: ``source`` knows what has become of it since capture told it."""
+    return Kept(
+        source.retained_bytes,
+        source.spare_bytes,
+        (status.get("source") or {}).get("kept_s"),
+        source.lag_s,
+        source.lost_in_s,
+        (status.get("log_guard") or {}).get("much_bytes"),
+    )
+
+
+def _of_source(status: Mapping[str, Any], source: Source) -> Iterator[Problem]:
     if source.error is not None:
         yield _problem(
             "source-away",
@@ -109,7 +124,12 @@ def _of_source(source: Source) -> Iterator[Problem]:
             "tidelog check CONFIG. Capture goes on by itself once it answers.",
             "connectionlosterror",
         )
-    elif source.lag_s is not None and source.lag_s >= LATE_S and not source.silent_s:
+    elif (
+        source.lag_s is not None
+        and source.lag_s >= LATE_S
+        and not source.silent_s
+        and status.get("log_paused") is None  # which says how late
+    ):
         behind = "" if source.lag_bytes is None else f" ({format_bytes(source.lag_bytes)})"
         yield _problem(
             "capture-late",
@@ -121,54 +141,32 @@ def _of_source(source: Source) -> Iterator[Problem]:
         )
 
 
-def _retention(source: Source) -> Iterator[Problem]:
+def _retention(source: Source, kept: Kept) -> Iterator[Problem]:
     """Before the server removes what capture needs, or its disk fills."""
-    page = "the-slot-is-lost-with-snapshot-when_needed"
-    lost_in = source.lost_in_s
-    soon = lost_in is not None and lost_in < SOON_S
-    retained, spare = source.retained_bytes, source.spare_bytes
+    danger = danger_of(kept)
+    if danger is None:
+        return
     first = "Start capture" if source.silent_s else "Bring capture up to date"
     remedy = (
         f"{first}, or let the server keep more (PostgreSQL: "
         "max_slot_wal_keep_size; MySQL, MariaDB: binlog_expire_logs_seconds)."
     )
-    if retained is not None and (source.lag_s or 0.0) < LATE_S and not source.silent_s:
+    if danger.kind is DangerKind.FILLS_DISK:
+        remedy = f"{first}; max_slot_wal_keep_size bounds it."
+    up_to_date = (source.lag_s or 0.0) < LATE_S and not source.silent_s
+    if kept.retained_bytes is not None and up_to_date:
         remedy = (
             "Capture is up to date: an old transaction holds the slot (pg_stat_activity, "
             "pg_prepared_xacts). End it, or raise max_slot_wal_keep_size."
         )
-    if retained is None:
-        page = "gaperror"
-    if soon or (spare is not None and spare <= 0):
-        when = "now" if lost_in is None or lost_in < 1 else f"in {_span(lost_in)}"
-        yield _problem(
-            "log-nearly-lost",
-            Severity.CRITICAL,
-            "",
-            f"The server removes log that capture still needs {when}.",
-            remedy,
-            page,
-        )
-    elif spare is not None and retained and retained / (retained + spare) >= NEARLY_FULL:
-        yield _problem(
-            "log-room-small",
-            Severity.WARNING,
-            "",
-            f"The server keeps {format_bytes(retained)} of log for capture, and removes it after "
-            f"{format_bytes(spare)} more.",
-            remedy,
-            page,
-        )
-    elif spare is None and retained is not None and retained >= MUCH_RETAINED:
-        yield _problem(
-            "log-fills-disk",
-            Severity.WARNING,
-            "",
-            f"The server keeps {format_bytes(retained)} of log for capture, and there is no limit: "
-            "its disk fills.",
-            f"{first}; max_slot_wal_keep_size bounds it.",
-            page,
-        )
+    yield _problem(
+        danger.kind,
+        Severity.CRITICAL if danger.kind is DangerKind.NEARLY_LOST else Severity.WARNING,
+        "",
+        danger.sentence,
+        remedy,
+        "gaperror" if kept.retained_bytes is None else "the-sources-log-is-in-danger",
+    )
 
 
 def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -190,6 +188,7 @@ def _outputs(
 ) -> Iterator[Problem]:
     led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
+    paused = status.get("paused_pipelines") or {}
     for name in status.get("configured_outputs") or ():
         if name not in begun:
             yield _problem(
@@ -215,6 +214,8 @@ def _outputs(
                 "It is tried again by itself once that is mended.",
                 "outputrefusederror",
             )
+        elif each.pipeline in paused:
+            continue  # which says how late
         elif each.behind_records and silent and led.get(each.pipeline) is None:
             yield _problem(
                 "pipeline-silent",
@@ -225,6 +226,15 @@ def _outputs(
                 "tidelog pipeline CONFIG",
                 "the-pipeline-and-its-outputs",
             )
+        elif fails(each):
+            yield _problem(
+                "output-fails",
+                Severity.WARNING,
+                name,
+                f"Output {name} fails, and is tried again: {each.last_error}",
+                "It goes on by itself once that is mended.",
+                "outputerror",
+            )
         elif late and each.lag_s is not None:
             yield _problem(
                 "output-late",
@@ -234,6 +244,23 @@ def _outputs(
                 "",
                 "the-pipeline-and-its-outputs",
             )
+        if each.rejected_ms is not None and now_ms - each.rejected_ms < REJECTED_S * 1000:
+            records = "record is" if each.rejected == 1 else "records are"
+            yield _problem(
+                "output-rejects",
+                Severity.WARNING,
+                name,
+                f"The destination of output {name} rejects records: {each.rejected:,} {records} in "
+                "its dead letters.",
+                "Look at the files below the output's dead_letter, and mend the destination.",
+                "a-destination-rejects-records",
+            )
+
+
+def fails(output: Output) -> bool:
+    """Has nothing been brought over since it failed, though there is something?"""
+    since = output.last_error_ms
+    return bool(since is not None and output.behind_records and (output.committed_ms or 0) < since)
 
 
 def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -307,6 +334,18 @@ def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
             f"Verify found that {differ[0]}{others} differed from the source.",
             "tidelog verify CONFIG --repair",
             "a-copy-differs-from-the-source",
+        )
+
+
+def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:
+    for each in status.get("channels") or ():
+        yield _problem(
+            "channel-fails",
+            Severity.WARNING,
+            each["channel"],
+            f"{each['reason']}.",
+            each["remedy"],
+            "kafka-does-not-answer-a-channel",
         )
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tidelog.app import checked
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.activity import activity_of
 from tidelog.app.overview.outputs import outputs_of
 from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.verify.noting import KEY as VERIFIED_KEY
+from tidelog.capture.activity.log import ACTIVITY_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.steering.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
@@ -68,13 +71,36 @@ class StatusReader:
             "captured": [] if shapes is None else sorted(shapes.value),
         }
         verified = self._state.get(VERIFIED_KEY)
-        found["verified"] = None if verified is None else verified.value
+        found["verified"] = None if verified is None else _briefly(verified.value)
         if document is None:
             found["capture"] = None
         else:
             found.update(document.value)
             found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
+        # Also where no capture has told it, and of pipelines that run without one.
+        log = pause_of(self._state, LOG_KEY)
+        found["log_paused"] = None if log is None else log.to_json()
+        found["paused_pipelines"] = {
+            key.removeprefix(PIPELINE_KEYS): pause.to_json()
+            for key in self._state.keys(PIPELINE_KEYS)
+            if (pause := pause_of(self._state, key)) is not None
+        }
         return found
+
+    def activity(self) -> dict[str, Any] | None:
+        """Operations by table and kind over the last day, as capture stored them last, with their
+        sudden drops; None: there are none yet.
+        """
+        stored = self._state.get(ACTIVITY_KEY)
+        return None if stored is None else stored.value
+
+    def results(self) -> dict[str, Any]:
+        """What `verify` and `check` found last; None each: nothing is noted."""
+        verified = self._state.get(VERIFIED_KEY)
+        return {
+            "verified": None if verified is None else verified.value,
+            "checked": checked.noted(self._state),
+        }
 
     def from_log(self) -> dict[str, Any]:
         """How far the outputs are, and what the event log holds; nothing before there is one.
@@ -126,3 +152,8 @@ class StatusReader:
         if lease not in self._elections:
             self._elections[lease] = open_election(self._config.state.place, lease, "status", 10)
         return self._elections[lease]
+
+
+def _briefly(verified: dict[str, Any]) -> dict[str, Any]:
+    """Without the result of each copy, of which there may be a thousand."""
+    return {name: value for name, value in verified.items() if name != "copies"}

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.run import check_spark, session
+from tidelog.app.pipeline.run import check_installed, check_spark, session
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.app.verify.noting import note
-from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
+from tidelog.capture.generation import GENERATION_KEY
+from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
@@ -23,6 +24,7 @@ from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.spark.queries.patience import while_busy
 from tidelog.state.opening import open_state, state_exists
@@ -52,13 +54,15 @@ def verify(
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
     ``on_progress`` is told each ``table`` and ``output`` before it is compared, with its ``number``
-    ``of`` all. The first may take as long as the output is behind, up to three minutes.
+    ``of`` all, and again with the ``stage`` in words; before that, a ``stage`` alone. The first may
+    take as long as the output is behind, up to three minutes after it last came nearer.
     """
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
     sections = [section for section in config.outputs if has_copies(section)]
     if not sections:
         raise UsageError(NO_COPIES)
+    check_installed(sections)
     check_spark(config)
     path = log_place(config)
     if not EventLog.exists(path):
@@ -69,6 +73,7 @@ def verify(
         chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
         source = ComparedSource(config)
         try:
+            on_progress({"stage": "Spark starts"})
             spark = _session(config)
             of = sum(matches(each.tables, table) for each in sections for table in chosen)
             number = 0
@@ -78,8 +83,10 @@ def verify(
                     for table in chosen:
                         if matches(section.tables, table):
                             number += 1
-                            told = {"table": str(table), "output": section.name}
-                            on_progress({**told, "number": number, "of": of})
+                            told: dict[str, Any] = {"table": str(table), "output": section.name}
+                            told |= {"number": number, "of": of}
+                            on_progress(told)
+                            source.on_stage = _stage_of(told, on_progress)
                             reports += _compared(
                                 config, section.name, catalogue, kept, source, spark, table, repair
                             )
@@ -92,6 +99,10 @@ def verify(
     finally:
         catalogue.close()
     return {"equal": all(report["equal"] for report in reports), "tables": reports}
+
+
+def _stage_of(told: dict[str, Any], on_progress: OnStatus) -> Callable[[str], None]:
+    return lambda stage: on_progress({**told, "stage": stage})
 
 
 def _chosen(
@@ -156,6 +167,7 @@ class ComparedSource:
         exists = state_exists(config.state.place)
         self.state = open_state(config.state.place) if exists else None
         self._patience_s = CATCH_UP_S
+        self.on_stage: Callable[[str], None] = lambda _stage: None
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -165,6 +177,9 @@ class ComparedSource:
             self.state.close()
 
     # ------------------------------------------------------------------ port
+
+    def tell(self, stage: str) -> None:
+        self.on_stage(stage)
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         return self._readers[0].why_not(schema, columns)
@@ -188,12 +203,21 @@ class ComparedSource:
         return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
 
     def caught_up(self, copy: Copy) -> bool:
-        """Once it was waited for in vain, it is not waited for as long again."""
-        deadline = time.monotonic() + self._patience_s
+        """As long as the copy comes nearer; once that was waited for in vain, not as long again.
+
+        Comparing a copy that lacks much reads its rows one by one, again and again, and takes the
+        cores from what it waits for.
+        """
+        deadline, before = time.monotonic() + self._patience_s, -1
+        self.tell("waits for capture")
         end = self._covering(self._readers[0].position(), deadline)
         while end is not None:
-            if not self._records(copy.target.source, copy.committed(), end):
+            committed = copy.committed()
+            if not self._records(copy.target.source, committed, end):
                 return True
+            if committed > before:
+                deadline, before = time.monotonic() + self._patience_s, committed
+            self.tell(f"waits for the output: {format_bytes(end - committed)} of the log to go")
             if time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)

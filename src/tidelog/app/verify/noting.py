@@ -13,12 +13,19 @@ from tidelog.ports import StateStore
 KEY: Final = "verified"
 NAMED: Final = 100
 """Copies that differ, of which this many are named."""
+_COUNTS: Final = ("rows", "missing", "surplus", "different", "unsettled")
+KEPT: Final = 1000
+"""Copies whose results are kept: those that differ, then the newest."""
 
 
 def note(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
     """Note when which copies were compared and differed. One that differed before stays noted until
     it is compared again, or all are (``whole``). A store that is away makes verify no failure.
+
+    ``copies``: of each, when it was compared, whether it was equal, how many rows there were, how
+    many were amiss, and what was remarked; no keys and no values.
     """
+    reports, now_ms = list(reports), int(time.time() * 1000)
     compared = {f"{report['table']} in {report['output']}": report["equal"] for report in reports}
     with suppress(StateError, StateConflictError):
         before = state.get(KEY)
@@ -27,9 +34,33 @@ def note(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool
             differ.pop(name, None)
             if not equal:
                 differ[name] = None
+        copies = {} if before is None or whole else _copies(before.value)
+        copies |= {
+            f"{each['table']} in {each['output']}": _result(each, now_ms) for each in reports
+        }
+        newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
         value = {
-            "at_ms": int(time.time() * 1000),
+            "at_ms": now_ms,
             "compared": len(compared),
             "differ": sorted(differ)[:NAMED],
+            "copies": [{"copy": name, **result} for name, result in newest[:KEPT]],
         }
         state.put(KEY, value, None)
+
+
+def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    counts = {name: report.get(name) or 0 for name in _COUNTS}
+    return {
+        "at_ms": now_ms,
+        "equal": report["equal"],
+        **counts,
+        "note": report.get("note") or "",
+    }
+
+
+def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """An earlier version kept none."""
+    found = {}
+    for each in value.get("copies") or ():
+        found[each["copy"]] = {name: kept for name, kept in each.items() if name != "copy"}
+    return found

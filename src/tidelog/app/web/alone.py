@@ -10,7 +10,8 @@ from pathlib import Path
 from tidelog.app.web.listening import http_server, listen, url_of
 from tidelog.config import Config
 from tidelog.config.databases import of_each_database
-from tidelog.errors import MissingExtraError, UsageError
+from tidelog.errors import UsageError
+from tidelog.system.extras import missing_extra
 
 STOP_S = 10.0
 
@@ -50,7 +51,7 @@ def serve_page(
         web = Web([Site(name, config) for name, config in named(configs)], tokens_of(rest))
         server = http_server(Starlette(routes=web.routes()), behind_proxy=rest.behind_proxy)
     except ImportError as error:
-        raise MissingExtraError(error.name or "starlette", "rest") from None
+        raise missing_extra(error, "rest") or error from None
     host, port = host or rest.host, rest.port if port is None else port
     listening = listen(host, port)
     if listening is None:

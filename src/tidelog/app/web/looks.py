@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 READ_EVERY_S: Final = 1.0
 LOG_EVERY_S: Final = 2.0
+SELDOM_EVERY_S: Final = 20.0
+"""For what changes once in minutes."""
 SILENT_S: Final = 10.0
 _SAY_AGAIN_S: Final = 60.0
 _END_S: Final = 5.0
@@ -61,6 +63,9 @@ class Looks:
         self._known_at = time.monotonic()
         self._silent: Look | None = None
         self._told_at = float("-inf")
+        self._activity: dict[str, Any] | None = None
+        self._results: dict[str, Any] = {"verified": None, "checked": None}
+        self._seldom_due = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -86,6 +91,14 @@ class Looks:
             since = time.strftime("%H:%M:%S", time.gmtime(time.time() - silent_s))
             self._silent = silent = Look(None, trouble=f"no answer since {since} UTC")
         return silent
+
+    def activity(self) -> dict[str, Any] | None:
+        """See `StatusReader.activity`; half a minute old at most. Does not wait."""
+        return self._activity
+
+    def results(self) -> dict[str, Any]:
+        """See `StatusReader.results`; half a minute old at most. Does not wait."""
+        return self._results
 
     # ------------------------------------------------------------ the thread
 
@@ -115,6 +128,10 @@ class Looks:
             shown = found.to_json()
             tables = {row["table"]: row for row in shown.pop("tables")}
             self._know(Look(shown, tables))
+            if time.monotonic() >= self._seldom_due:
+                self._seldom_due = time.monotonic() + SELDOM_EVERY_S
+                self._activity = self._reader.activity()
+                self._results = self._reader.results()
         except Exception as error:  # noqa: BLE001 - another version's documents may raise anything
             self._drop_reader()
             self._know(Look(None, trouble=_told_of(error)))

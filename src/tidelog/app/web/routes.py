@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -32,15 +31,28 @@ from tidelog.app.web.requests import (
     refusal,
     session_of,
 )
-from tidelog.app.web.sessions import LASTS_S, Failures, Role, Session, Sessions
+from tidelog.app.web.sessions import LASTS_S, Role, Session, Sessions
 from tidelog.app.web.site import Site
 from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
 from tidelog.config import Rest
+from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.tokens import TOO_MANY_SAID
+from tidelog.control.channels.workers import BusyError, SilentError, Workers
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
 
+READ_S: Final = 10.0
+SEND_S: Final = 15.0
+PLAN_S: Final = 280.0
+"""How long who asks waits; what they asked for may go on."""
+SITE_THREADS: Final = 8
 FULL: Final = f"{MOST_STREAMS} pages are open already"
+SILENT: Final = (
+    "its state store or event log does not answer yet; what was asked for goes on, and what was to "
+    "be done may be done later: the list of who did what tells"
+)
+BUSY: Final = "too many requests wait for its state store or event log already"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -50,12 +62,16 @@ class Web:
     Args:
         sites: what it shows.
         tokens: by the role that they give.
+        brake: on wrong ones.
     """
 
-    def __init__(self, sites: Sequence[Site], tokens: Mapping[Role, str]) -> None:
+    def __init__(
+        self, sites: Sequence[Site], tokens: Mapping[Role, str], brake: Brake | None = None
+    ) -> None:
         self._sites = sites
         self._sessions = Sessions(tokens)
-        self._failures = Failures()
+        self._brake = brake or Brake()
+        self._workers = [Workers(SITE_THREADS) for _ in sites]
         self._files = page_files()
         self._closed = threading.Event()
         self._streams = 0
@@ -87,16 +103,19 @@ class Web:
             "/web/files/{name}": self._file,
             "/web/session": self._session,
             "/web/stream": self._stream,
-            "/web/sites/{site}/history": self._of_site(lambda site, _: site.history()),
-            "/web/sites/{site}/settings": self._of_site(lambda site, _: site.settings()),
-            "/web/sites/{site}/audit": self._of_site(lambda site, _: site.audit()),
-            "/web/sites/{site}/schema": self._of_site(
+            "/web/sites/{site}/history": self._known(Site.history),
+            "/web/sites/{site}/activity": self._known(Site.activity),
+            "/web/sites/{site}/results": self._known(Site.results),
+            "/web/sites/{site}/settings": self._known(Site.settings),
+            "/web/sites/{site}/audit": self._asked(lambda site, _: site.audit()),
+            "/web/sites/{site}/schema": self._asked(
                 lambda site, request: site.schema(request.query_params.get("table", ""))
             ),
         }
         posts: dict[str, Endpoint] = {
             "/web/login": self._login,
             "/web/logout": self._logout,
+            "/web/sites/{site}/check": self._check,
             "/web/sites/{site}/plan": self._plan,
             "/web/sites/{site}/commands": self._command,
         }
@@ -133,7 +152,10 @@ class Web:
             raise Refused(400, "BadRequest", "token and name are texts")
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
-            raise self._wrong_token(address)
+            # A right token is never told to wait: nobody locks others out by trying.
+            if await self._brake.wrong(address):
+                raise Refused(429, "TooMany", TOO_MANY_SAID)
+            raise Refused(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = answer({})
         names = cookie_names(request, self._sessions)
@@ -148,15 +170,6 @@ class Web:
         for former in request.cookies.keys() & names.values():  # of another role
             response.delete_cookie(former, httponly=True, samesite="strict")
         return response
-
-    def _wrong_token(self, address: str) -> Refused:
-        """A right token is never told to wait: nobody locks others out by trying."""
-        now = time.monotonic()
-        if self._failures.too_many(address, now):
-            return Refused(429, "TooMany", "too many wrong tokens; wait a minute")
-        self._failures.add(address, now)
-        logger.warning("a login to the web page from %s had a wrong token", address)
-        return Refused(403, "WrongToken", "this token is wrong")
 
     async def _logout(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
@@ -203,27 +216,47 @@ class Web:
         headers = {**HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
-    def _of_site(self, get: Callable[[Site, Request], Any]) -> Endpoint:
+    def _known(self, get: Callable[[Site], Any]) -> Endpoint:
+        """What a site has in memory."""
+
         async def endpoint(request: Request) -> Response:
             session_of(request, self._sessions)
-            site = self._site(request)
-            return answer(await run_in_threadpool(get, site, request))
+            return answer(get(self._site(request)))
 
         return endpoint
 
+    def _asked(self, get: Callable[[Site, Request], Any]) -> Endpoint:
+        """What its state store or event log is asked for."""
+
+        async def endpoint(request: Request) -> Response:
+            session_of(request, self._sessions)
+            return answer(await self._ask(request, lambda site: get(site, request), READ_S))
+
+        return endpoint
+
+    async def _ask(self, request: Request, work: Callable[[Site], Any], patience_s: float) -> Any:
+        """On threads of the site's own: a store that hangs holds up neither others nor the page."""
+        number = self._number(request.path_params["site"])
+        return await self._workers[number].run(lambda: work(self._sites[number]), patience_s)
+
     # ------------------------------------------------------------ what is done
+
+    async def _check(self, request: Request) -> Response:
+        operator_of(request, self._sessions)
+        self._site(request).check()
+        return answer({}, 202)
 
     async def _plan(self, request: Request) -> Response:
         operator_of(request, self._sessions)
-        site, body = self._site(request), await body_of(request)
-        return answer(await run_in_threadpool(site.plan, texts(body, "tables")))
+        tables = texts(await body_of(request), "tables")
+        return answer(await self._ask(request, lambda site: site.plan(tables), PLAN_S))
 
     async def _command(self, request: Request) -> Response:
         session = operator_of(request, self._sessions)
-        site, body = self._site(request), await body_of(request)
+        body = await body_of(request)
         who = _who(session, request)
         command, about = command_of(body, f"{who['name']} on the web page")
-        found = await run_in_threadpool(site.send, command, who, about[:200])
+        found = await self._ask(request, lambda site: site.send(command, who, about[:200]), SEND_S)
         if found["state"] == "failed":
             raise Refused(400 if found["usage"] else 500, "Failed", found["error"])
         return answer(found, 202)
@@ -258,6 +291,10 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except Refused as refused:
             return refusal(refused)
+        except BusyError:
+            return refusal(Refused(503, "Busy", BUSY))
+        except SilentError:
+            return refusal(Refused(504, "NoAnswer", SILENT))
         except UsageError as error:
             return refusal(Refused(400, "UsageError", str(error)))
         except TidelogError as error:

@@ -19,11 +19,6 @@ from enum import StrEnum
 from typing import Final
 
 LASTS_S: Final = 12 * 3600
-MOST_FAILURES: Final = 10
-MOST_OF_ALL: Final = 100
-FAILURES_OVER_S: Final = 60.0
-ADDRESSES: Final = 1000
-"""Whose failures are remembered."""
 NAME_LENGTH: Final = 60
 _CLOSED: Final = 10_000
 
@@ -113,27 +108,3 @@ class Sessions:
 
 def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode("utf-8", "replace"))
-
-
-class Failures:
-    """How often an address, or all of them, gave a wrong token within a minute."""
-
-    def __init__(self) -> None:
-        self._at: dict[str, deque[float]] = {}
-        self._of_all: deque[float] = deque(maxlen=MOST_OF_ALL)
-
-    def too_many(self, address: str, now_s: float) -> bool:
-        """Is it told to wait?"""
-        return any(
-            len(times) == times.maxlen and times[0] > now_s - FAILURES_OVER_S
-            for times in (self._at.get(address, deque(maxlen=MOST_FAILURES)), self._of_all)
-        )
-
-    def add(self, address: str, now_s: float) -> None:
-        """One more."""
-        self._of_all.append(now_s)
-        times = self._at.pop(address, deque(maxlen=MOST_FAILURES))
-        times.append(now_s)
-        self._at[address] = times  # the newest last
-        while len(self._at) > ADDRESSES:
-            del self._at[next(iter(self._at))]

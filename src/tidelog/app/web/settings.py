@@ -45,7 +45,7 @@ class _Settings:
             yield name, FROM_VARIABLE
         elif isinstance(value, SecretUrl):
             shown, asked, _ = value.redacted.partition("?")
-            yield name, _redacted(f"{shown}?{HIDDEN}" if asked else shown)  # options may be keys
+            yield name, redacted(f"{shown}?{HIDDEN}" if asked else shown)  # options may be keys
         elif value is None:
             yield name, "unset"
         elif isinstance(value, SecretStr):
@@ -70,12 +70,12 @@ class _Settings:
         elif isinstance(value, (list, tuple)):
             yield name, ", ".join(self._items(place, value)) or "[]"
         else:
-            yield name, _redacted(str(value))
+            yield name, redacted(str(value))
 
     def _items(self, place: Place, values: list[Any] | tuple[Any, ...]) -> Iterator[str]:
         for number, each in enumerate(values):
             hidden = (*place, number) in self._variables
-            yield FROM_VARIABLE if hidden else _redacted(str(each))
+            yield FROM_VARIABLE if hidden else redacted(str(each))
 
 
 def _dotted(place: Place) -> str:
@@ -85,6 +85,6 @@ def _dotted(place: Place) -> str:
     return text.removeprefix(".")
 
 
-def _redacted(text: str) -> str:
+def redacted(text: str) -> str:
     """Without passwords and keys of URLs, wherever in it they stand."""
     return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))

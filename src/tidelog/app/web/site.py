@@ -11,6 +11,7 @@ from tidelog.app.dumps.plan import plan
 from tidelog.app.overview import Overview
 from tidelog.app.schema_versions import schemas
 from tidelog.app.web import audit
+from tidelog.app.web.checks import Checks
 from tidelog.app.web.history import History
 from tidelog.app.web.looks import Look, Looks
 from tidelog.app.web.settings import settings_of
@@ -38,6 +39,7 @@ class Site:
         self._history = History()
         self._loaded = False
         self._looks = Looks(config, self._keep)
+        self._checks = Checks(config)
 
     @property
     def kind(self) -> str:
@@ -62,6 +64,19 @@ class Site:
     def history(self) -> dict[str, Any]:
         """What `History` remembers."""
         return self._history.to_json()
+
+    def activity(self) -> dict[str, Any] | None:
+        """Operations by table and kind over the last day; None: none are stored yet."""
+        return self._looks.activity()
+
+    def results(self) -> dict[str, Any]:
+        """What `verify` and `check` found last: when, and what differed or was not in order."""
+        kept = self._looks.results()
+        return {"verified": kept["verified"], "check": self._checks.latest(kept["checked"])}
+
+    def check(self) -> None:
+        """Begin to check; `results` has what it finds. Raises UsageError while another one runs."""
+        self._checks.begin()
 
     def settings(self) -> list[dict[str, str]]:
         """The effective configuration."""

@@ -1,9 +1,10 @@
-// Who did what, and the configuration in effect.
+// What verify and check found, who did what, and the configuration in effect.
 
-import { get } from "./api.js";
-import { byId, el } from "./dom.js";
+import { get, post } from "./api.js";
+import { button, byId, el, show, sign, toast } from "./dom.js";
 import { context } from "./dumps.js";
-import { clock } from "./format.js";
+import { clock, count, plural } from "./format.js";
+import { remedy } from "./summary.js";
 
 const VERBS = {
   "execute-snapshot": "dumped", "stop-snapshot": "cancelled", "pause-snapshot": "paused",
@@ -23,6 +24,71 @@ export async function audit(site) {
   } catch {
     // what can't be had now stays as it is
   }
+}
+
+const RESULTS_EVERY_MS = 30000;
+const CHECKING_EVERY_MS = 1000;
+let timer = 0;
+
+export async function results(site) {
+  clearTimeout(timer);
+  let running = false;
+  try {
+    const found = await get(`web/sites/${site}/results`);
+    if (site !== context.site) return;
+    running = found.check.running;
+    showResults(site, found);
+  } catch (error) {
+    if (error.status === 401) return;
+    // what can't be had now stays as it is
+  }
+  if (site === context.site) timer = setTimeout(() => results(site), running ? CHECKING_EVERY_MS : RESULTS_EVERY_MS);
+}
+
+export function stop() {
+  clearTimeout(timer);
+}
+
+function showResults(site, { verified, check }) {
+  show(byId("results-actions"), [site, check.running, context.operator], () => context.operator ? button(check.running ? "Checks…" : "Check now", async () => {
+    try {
+      await post(`web/sites/${site}/check`);
+    } catch (error) {
+      toast(error.message, "warning");
+    }
+    results(site);
+  }, { class: "small", "data-act": "check", disabled: check.running, "data-focus": "check" }) : []);
+  show(byId("results-list"), [verified, check], () => [verifyResult(verified), checkResult(check)]);
+}
+
+const AMISS = ["missing", "surplus", "different", "unsettled"];
+
+function verifyResult(found) {
+  if (!found) return el("p", { class: "muted" }, "Verify has compared nothing yet: tidelog verify CONFIG");
+  const differ = found.differ.length;
+  const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : "critical")), el("td", { class: "name" }, each.copy),
+    el("td", {}, each.equal ? "equal" : AMISS.filter((name) => each[name]).map((name) => `${count(each[name])} ${name}`).join(", ") || "differs", each.note ? el("div", { class: "muted" }, each.note) : null),
+    el("td", { class: "muted" }, clock(each.at_ms)));
+  return el("div", { class: "row-card", id: "verified" }, sign(differ ? "critical" : "ok"),
+    el("div", {}, el("strong", {}, differ ? `${plural(differ, "copy").replace("copys", "copies")} differed` : "Copies were equal"),
+      el("div", { class: "muted" }, `${plural(found.compared, "copy").replace("copys", "copies")} compared at ${clock(found.at_ms)}`),
+      found.copies?.length ? el("details", { class: "more" }, el("summary", {}, "Each copy"), el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, found.copies.slice(0, 300).map(line))))) : null));
+}
+
+const LEVELS = { error: "critical", warning: "warning", ok: "ok" };
+
+function checkResult({ found, trouble }) {
+  const failed = trouble ? el("p", { class: "trouble" }, `The check ended: ${trouble}`) : null;
+  if (!found) return [failed, el("p", { class: "muted" }, "Nothing was checked yet: tidelog check CONFIG")];
+  const { error, warning, ok } = found.counts;
+  const line = (each) => el("li", {}, el("div", { class: "state" }, sign(LEVELS[each.level] ?? "info"), each.check), el("div", {}, each.message), each.fix && each.level !== "ok" ? remedy(each.fix) : null);
+  const wrong = found.findings.filter((each) => each.level !== "ok");
+  const well = found.findings.filter((each) => each.level === "ok");
+  return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
+    el("div", {}, el("strong", {}, `${error + warning + ok} checks: ${error ? `${error} ${error === 1 ? "keeps" : "keep"} capture from starting` : warning ? `${warning} to look at` : "all in order"}`),
+      el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}`),
+      wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
+      well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];
 }
 
 export async function settings(site) {

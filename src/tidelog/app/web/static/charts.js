@@ -1,8 +1,8 @@
-// Two line charts: what was captured, and how late source and outputs were.
+// What was captured and how late source and outputs were; operations by table; windows of chunks.
 
 import { get } from "./api.js";
 import { button, byId, el, svg } from "./dom.js";
-import { clock, rate, span } from "./format.js";
+import { clock, count, rate, span } from "./format.js";
 
 const HEIGHT = 132;
 const LEFT = 46;
@@ -10,11 +10,15 @@ const BOTTOM = 20;
 const TOP = 8;
 const SERIES = 5;
 const EVERY_MS = 10000;
+const ACTIVITY_EVERY_MS = 60000;
+const SOON_MS = 5000;
 
 let range = "recent";
 let found = null;
 let site = 0;
 let timer = 0;
+let activityTimer = 0;
+let activitySoon = 0;
 
 const resized = new ResizeObserver(() => draw());
 
@@ -23,6 +27,9 @@ export function start(number) {
   found = null;
   clearInterval(timer);
   timer = setInterval(load, EVERY_MS);
+  clearInterval(activityTimer);
+  activityTimer = setInterval(loadActivity, ACTIVITY_EVERY_MS);
+  showActivity(null);
   byId("history-range").replaceChildren(...[["recent", "30 min"], ["day", "24 h"]].map(([value, label]) => button(label, () => {
     range = value;
     for (const each of byId("history-range").children) each.setAttribute("aria-pressed", String(each.dataset.range === value));
@@ -31,10 +38,13 @@ export function start(number) {
   byId("charts").replaceChildren();
   resized.observe(byId("charts"));
   load();
+  loadActivity();
 }
 
 export function stop() {
   clearInterval(timer);
+  clearInterval(activityTimer);
+  clearTimeout(activitySoon);
 }
 
 async function load() {
@@ -67,7 +77,7 @@ function chart(title, points, series, said) {
   const width = Math.max(240, Math.floor((box.clientWidth - (columns - 1) * 20) / columns));
   const caption = el("span", { class: "reading muted" });
   const legend = el("span", { class: "legend" }, series.length > 1 ? series.map((each, place) => el("span", { class: `key s${place}` },
-    svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", { x1: 1, x2: 21, y1: 4, y2: 4, class: `line s${place}` })), each.name)) : []);
+    key(place), each.name)) : []);
   const head = el("figcaption", {}, el("strong", {}, title), legend, caption);
   if (points.length < 2) return el("figure", {}, head, el("p", { class: "muted empty" }, "Nothing is remembered yet."));
   const values = series.map((each) => points.map(each.of));
@@ -103,6 +113,73 @@ function chart(title, points, series, said) {
   drawing.addEventListener("pointerdown", read);
   caption.textContent = series.length === 1 ? `now ${said(latest[0])}` : "";
   return el("figure", {}, head, drawing);
+}
+
+const KINDS = [["insert", "inserts"], ["update", "updates"], ["delete", "deletes"], ["dump", "dumped rows"]];
+const BUCKET_S = 300;
+const WHOLE = 0.9;
+const DAY_S = 86400;
+const SPARK = { width: 320, height: 44, top: 10 };
+
+async function loadActivity() {
+  const asked = site;
+  try {
+    const answer = await get(`web/sites/${asked}/activity`);
+    if (asked !== site) return;
+    showActivity(answer);
+    clearTimeout(activitySoon);
+    if (!answer) activitySoon = setTimeout(loadActivity, SOON_MS); // the server has just begun to look, perhaps
+  } catch {
+    // as it was
+  }
+}
+
+function key(place) {
+  return svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", { x1: 1, x2: 21, y1: 4, y2: 4, class: `line s${place}` }));
+}
+
+// The activity log: a line of its own pattern for each kind, the sums as numbers, and each sudden drop in words.
+function showActivity(found) {
+  if (!found?.at_s.length) {
+    byId("activity-legend").replaceChildren();
+    byId("activity-list").replaceChildren(el("p", { class: "muted" }, "Nothing is remembered yet: capture notes it every five minutes."));
+    return;
+  }
+  const last = found.at_s.at(-1) + BUCKET_S;
+  const first = Math.max(found.at_s[0], last - DAY_S);
+  const places = new Map(found.at_s.map((at, place) => [at, place]));
+  const points = [];
+  for (let at = first; at < last; at += BUCKET_S) points.push({ at_s: at, place: places.get(at) });
+  const known = (point, since) => point.place !== undefined && point.at_s >= since && found.seen_s[point.place] >= WHOLE * BUCKET_S;
+  const row = (name, counts, since, drops) => {
+    const kinds = KINDS.map((_, kind) => points.map((point) => (known(point, since) ? counts[point.place]?.[kind] ?? 0 : null)));
+    const sums = KINDS.map((_, kind) => points.reduce((sum, point) => sum + (counts[point.place]?.[kind] ?? 0), 0));
+    const fell = drops.map((each) => `${each.kind}s fell from ${rate(each.before_per_min)} to ${rate(each.then_per_min)} a minute at ${clock(each.at_ms)}${each.until_ms ? `, and came back at ${clock(each.until_ms)}` : ", and have not come back"}`);
+    return el("tr", {},
+      el("th", { scope: "row" }, el("span", { class: "name" }, name), fell.map((said) => el("div", { class: "drop-said" }, sign("warning"), ` ${said}`))),
+      el("td", {}, spark(name, points, kinds, drops, first, last, fell)),
+      sums.map((sum) => el("td", { class: "number" }, count(sum))));
+  };
+  byId("activity-legend").replaceChildren(`${clock(first * 1000)} to ${clock(last * 1000)}`,
+    ...KINDS.map(([, label], place) => el("span", { class: `key s${place}` }, key(place), label)), el("span", { class: "key" }, "▼ sudden drop"));
+  byId("activity-list").replaceChildren(el("table", { class: "activity" },
+    el("thead", {}, el("tr", {}, ["Table", "In five minutes each"].map((label) => el("th", { scope: "col" }, label)),
+      KINDS.map(([, label]) => el("th", { scope: "col", class: "number" }, label)))),
+    el("tbody", {}, found.tables.map((each) => row(each.table, each.counts, each.since_s, found.drops.filter((drop) => drop.table === each.table))),
+      found.rest.some(Boolean) ? row("all others", found.rest, 0, []) : null)));
+}
+
+function spark(name, points, kinds, drops, first, last, fell) {
+  const { width, height, top } = SPARK;
+  const highest = Math.max(1, ...kinds.flat().filter((each) => each !== null));
+  const x = (at) => ((at - first) / (last - first)) * (width - 4) + 2;
+  const y = (value) => top + (1 - value / highest) * (height - top - 2);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${name}: at most ${count(highest)} operations of a kind in five minutes. ${fell.join("; ") || "No sudden drop"}.` },
+    svg("line", { class: "grid", x1: 0, x2: width, y1: height - 2, y2: height - 2 }),
+    kinds.map((values, place) => (values.some((each) => each) ? svg("path", { class: `line s${place}`, d: path(points, values, x, y) }) : null)),
+    drops.filter((each) => each.at_ms / 1000 >= first).map((each) => [
+      svg("line", { class: "drop-mark", x1: x(each.at_ms / 1000), x2: x(each.at_ms / 1000), y1: top, y2: height - 2 }),
+      svg("text", { class: "drop-sign", x: x(each.at_ms / 1000), y: 9, "text-anchor": "middle" }, "▼")]));
 }
 
 const LANE_ENDS = { durable: "done", closed: "done", voided: "void, is read again", failed: "failed" };

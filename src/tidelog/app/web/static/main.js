@@ -1,7 +1,7 @@
 // The page: who looks, at which source, and what the server tells.
 
 import { post, session } from "./api.js";
-import { audit, settings } from "./aside.js";
+import { audit, results, settings, stop as stopResults } from "./aside.js";
 import * as charts from "./charts.js";
 import { close as closeDialog } from "./dialogs.js";
 import { button, byId, el, show, sign } from "./dom.js";
@@ -97,6 +97,7 @@ function choose(number) {
   tables.forget();
   charts.start(number);
   audit(number);
+  results(number);
   byId("settings-details").open = false;
   if (told.has(number)) draw(told.get(number));
   live.open(number);
@@ -118,6 +119,7 @@ function showUser() {
 function leave(why) {
   live.stop();
   charts.stop();
+  stopResults();
   closeDialog();
   who = null;
   byId("user").replaceChildren();

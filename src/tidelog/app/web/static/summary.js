@@ -25,7 +25,7 @@ export function showVerdict(site, found) {
 
 // Nothing of a source that was shown before: it would be taken for what is shown now.
 export function forget() {
-  for (const id of ["verdict", "tiles", "problems-list", "dumps-actions", "dumps-list", "outputs-list", "processes-list", "audit-list", "settings-list"]) clear(byId(id));
+  for (const id of ["verdict", "tiles", "problems-list", "dumps-actions", "dumps-list", "outputs-list", "processes-list", "results-actions", "results-list", "audit-list", "settings-list"]) clear(byId(id));
   byId("verdict").className = "verdict";
   byId("problems").hidden = true;
   byId("outputs-title").textContent = "Outputs";
@@ -163,6 +163,9 @@ export function showOutputs(found) {
         el("strong", {}, each.output), el("span", { class: "muted" }, ` of ${each.pipeline}`),
         el("div", {}, each.error ? `stopped: ${each.error}` : each.behind_records
           ? `${span(each.lag_s)} late, ${count(each.behind_records)} records to deliver` : "has everything"),
+        each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
+        each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
+        each.last_error && !each.error ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
         el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`))))
     : el("p", { class: "muted" }, "No output has delivered anything yet."));
 }

@@ -1,0 +1,108 @@
+"""What check found is kept for the page: bounded, without secrets, and only where there is a state
+store already.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.app import checked
+from tidelog.app.checked import note_check, summary
+from tidelog.app.web import checks
+from tidelog.app.web.checks import Checks
+from tidelog.config import Config, parse_config
+from tidelog.errors import SourceError, UsageError
+from tidelog.state.opening import open_state
+
+
+def finding(level: str, message: str = "m") -> dict[str, Any]:
+    return {"check": "c", "level": level, "message": message, "fix": "f"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    text = """
+source: {kind: postgres, url: 'postgresql://h/shop'}
+log: {path: log}
+state: {url: 'sqlite:///state.db'}
+"""
+    return parse_config(text, "test", tmp_path, {})
+
+
+def kept(config: Config) -> dict[str, Any] | None:
+    state = open_state(config.state.place)
+    try:
+        return checked.noted(state)
+    finally:
+        state.close()
+
+
+def test_the_worst_findings_are_kept_and_counted() -> None:
+    many = [finding("ok")] * 500 + [finding("warning", "x" * 5000), finding("error")]
+    found = summary(many)
+    assert found["counts"] == {"error": 1, "warning": 1, "ok": 500}
+    assert [each["level"] for each in found["findings"][:3]] == ["error", "warning", "ok"]
+    assert len(found["findings"]) == checked.FINDINGS
+    assert len(found["findings"][1]["message"]) == checked.TEXT
+
+
+def test_a_check_makes_no_state_store(config: Config, tmp_path: Path) -> None:
+    note_check(config, [finding("ok")])
+    assert list(tmp_path.iterdir()) == []
+    assert kept(config) is None  # which made it
+    note_check(config, [finding("error")])
+    found = kept(config)
+    assert found is not None
+    assert found["counts"]["error"] == 1
+
+
+def wait_for_end(running: Checks) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while (found := running.latest(None))["running"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def check(_config: Config) -> list[dict[str, Any]]:
+        assert go_on.wait(30)
+        return [finding("error", "postgresql://u:hunter2@h/shop fails")]
+
+    monkeypatch.setattr(checks, "check", check)
+    running = Checks(config)
+    running.begin()
+    assert running.latest(None)["running"]
+    with pytest.raises(UsageError, match="runs already"):
+        running.begin()
+    go_on.set()
+    found = wait_for_end(running)
+    assert "hunter2" not in str(found)
+    assert found["found"]["counts"]["error"] == 1
+    newer = {**found["found"], "at_ms": found["found"]["at_ms"] + 1, "counts": {}}
+    assert running.latest(newer)["found"] == newer  # of another process
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(SourceError("it is away"), "it is away"), (KeyError("v"), "KeyError")]
+)
+def test_a_check_that_fails_is_told_and_can_be_begun_again(
+    config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def check(_config: Config) -> list[dict[str, Any]]:
+        raise error
+
+    monkeypatch.setattr(checks, "check", check)
+    running = Checks(config)
+    running.begin()
+    assert wait_for_end(running) == {"running": False, "trouble": told, "found": None}
+    running.begin()

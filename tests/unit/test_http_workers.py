@@ -1,0 +1,83 @@
+"""What may hang is asked beside the event loop: bounded, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+from tidelog.control.channels.workers import BusyError, SilentError, Workers
+
+
+def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
+    go_on, workers = threading.Event(), Workers(2)
+
+    async def work() -> None:
+        for _ in range(2):
+            with pytest.raises(SilentError):
+                await workers.run(lambda: go_on.wait(30), 0.05)
+        begun = time.monotonic()
+        with pytest.raises(BusyError):
+            await workers.run(lambda: 1, 30)
+        assert time.monotonic() - begun < 5
+        go_on.set()
+        while True:
+            try:
+                assert await workers.run(lambda: 7, 30) == 7
+            except BusyError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+    asyncio.run(work())
+
+
+def test_the_loop_goes_on_meanwhile() -> None:
+    go_on, workers = threading.Event(), Workers(1)
+
+    async def other() -> None:
+        go_on.set()  # only a loop that is free comes here
+
+    async def work() -> bool:
+        waiting = asyncio.create_task(other())
+        found = await workers.run(lambda: go_on.wait(30), 60)
+        await waiting
+        return found
+
+    assert asyncio.run(work())
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TimeoutError()])
+def test_what_fails_is_raised(error: Exception) -> None:
+    workers = Workers(1)
+
+    def fail() -> None:
+        raise error
+
+    async def work() -> None:
+        for _ in range(3):  # its place is free again
+            with pytest.raises(type(error)) as raised:
+                await workers.run(fail, 30)
+            assert raised.value is error
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            await workers.run(sys.exit, 30)
+
+    asyncio.run(work())
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
+    ended, workers = threading.Event(), Workers(1)
+
+    def late() -> None:
+        time.sleep(0.2)
+        ended.set()
+
+    async def work() -> None:
+        await workers.run(late, 0.01)
+
+    with pytest.raises(SilentError):
+        asyncio.run(work())
+    assert ended.wait(30)  # by then the loop is closed

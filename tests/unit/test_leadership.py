@@ -1,0 +1,107 @@
+"""How soon one that led, and failed, tries to lead again."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tidelog.capture import leadership
+from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeaseKeeper, lead
+from tidelog.errors import AppendRaceLostError, ConnectionLostError, LeaseLostError, TidelogError
+from tidelog.ports import Lease
+
+
+class Alone:
+    """An election that nobody else takes part in."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def acquire(self) -> Lease:
+        self.epoch += 1
+        return Lease("a", self.epoch, time.monotonic() + 1000)
+
+    def renew(self, lease: Lease) -> Lease:
+        return lease
+
+    def release(self, lease: Lease) -> None: ...
+
+    def leader(self) -> str:
+        return "a"
+
+    def close(self) -> None: ...
+
+
+class Stop(threading.Event):
+    """Notes for how long it was waited for, and waits for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+class Sessions:
+    """Each lasts so long and ends with its error; after the last one the process is to stop."""
+
+    def __init__(
+        self, stop: Stop, monkeypatch: pytest.MonkeyPatch, *ends: tuple[float, TidelogError]
+    ) -> None:
+        self._stop = stop
+        self._ends = list(ends)
+        self._passed = 0.0
+        now = time.monotonic
+        monkeypatch.setattr(leadership.time, "monotonic", lambda: now() + self._passed)
+
+    def __call__(self, keeper: LeaseKeeper) -> Sessions:
+        return self
+
+    def run(self, stop: threading.Event) -> bool:
+        if not self._ends:
+            self._stop.set()
+            return False
+        seconds, error = self._ends.pop(0)
+        self._passed += seconds
+        raise error
+
+    def close(self) -> None: ...
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, *ends: tuple[float, TidelogError]) -> list[float]:
+    """Between the sessions."""
+    stop = Stop()
+    lead(Alone(), Sessions(stop, monkeypatch, *ends), stop, renew_every_s=100)
+    return stop.waits
+
+
+def test_what_fails_at_once_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = [(0.0, ConnectionLostError("away"))] * 8
+    found = waits(monkeypatch, *away)
+    assert found[:4] == [RETRY_FIRST_S, 2 * RETRY_FIRST_S, 4 * RETRY_FIRST_S, 8 * RETRY_FIRST_S]
+    assert found[-1] == RETRY_MOST_S
+    assert RETRY_MOST_S <= 5.0  # nothing is captured meanwhile, also if all is back
+
+
+def test_one_fault_after_the_other_makes_nobody_wait_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that lasted longer than was waited for it was a good one."""
+    now_and_then = [(6.0, ConnectionLostError("cut"))] * 6
+    assert set(waits(monkeypatch, *now_and_then)) == {RETRY_FIRST_S}
+
+
+def test_who_lost_the_lease_stands_by_soon_whatever_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is no failure: the lease itself says when it may be led again."""
+    lost = (0.0, LeaseLostError("ended"))
+    raced = (0.0, AppendRaceLostError("another appended"))
+    away = (0.0, ConnectionLostError("away"))
+    found = waits(monkeypatch, lost, raced, lost, away, lost, lost, away)
+    assert found == [RETRY_FIRST_S] * 6 + [2 * RETRY_FIRST_S]

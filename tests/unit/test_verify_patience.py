@@ -1,0 +1,58 @@
+"""How long verify waits for a copy: as long as it comes nearer."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.app.verify import compare
+from tidelog.app.verify.compare import ComparedSource
+from tidelog.verify.compare import Copy
+
+END = 10
+
+
+class Waiting(ComparedSource):
+    """Its log ends at `END`, and holds a record of the table everywhere."""
+
+    def __init__(self) -> None:
+        self._patience_s = 0.3
+        self._readers = [cast("Any", SimpleNamespace(position=lambda: END))]
+        self.told: list[str] = []
+        self.on_stage = self.told.append
+
+    def _covering(self, position: int, deadline: float) -> int | None:
+        return position
+
+    def _records(self, table: Any, start: int, end: int) -> bool:
+        return start < end
+
+
+def copy_at(committed: Any) -> Copy:
+    return cast("Copy", SimpleNamespace(target=SimpleNamespace(source=None), committed=committed))
+
+
+def test_it_waits_as_long_as_the_copy_comes_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "LOOK_EVERY_S", 0.01)
+    begun = time.monotonic()
+    source = Waiting()
+    assert source.caught_up(copy_at(lambda: int((time.monotonic() - begun) / 0.1)))
+    assert time.monotonic() - begun >= 1.0
+    assert "waits for the output: 9B of the log to go" in source.told
+
+
+def test_one_that_stands_still_is_not_waited_for_as_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compare, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(compare, "IMPATIENT_S", 0.0)
+    source = Waiting()
+    begun = time.monotonic()
+    assert not source.caught_up(copy_at(lambda: 3))
+    assert time.monotonic() - begun >= 0.3
+    again = time.monotonic()
+    assert not source.caught_up(copy_at(lambda: 3))
+    assert time.monotonic() - again < 0.3

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
@@ -18,6 +19,9 @@ from tests.support.zookeeper import ZooKeeperServer
 from tidelog.demo.servers import postgres as postgres_servers
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
+
+if TYPE_CHECKING:  # slow to import, and few tests have engines
+    from tests.support.make_engine import MakeEngine
 
 _database_numbers = itertools.count(1)
 
@@ -135,6 +139,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB; `tests.small_disk.grow` gives it more."""
     with mounted(tmp_path / "disk") as place:
         yield place
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
+    """Makes the engines of a test that needs them over a server. At its end all have ended."""
+    from tests.support.make_engine import MakeEngine
+
+    found = MakeEngine(tmp_path)
+    yield found
+    found.end()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@
      │    ├── SourceBusyError  another session holds a lock                         retry
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
+     │    ├── LogInDangerError  the source's log is in danger, and capture was to stop  stop, exit 1
      │    ├── TableRefusedError   one table can't be captured or dumped              others go on
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
@@ -81,15 +82,17 @@ class PreflightError(UsageError):
 class MissingExtraError(UsageError):
     """An optional dependency is not installed; the message names the pip extra."""
 
-    def __init__(self, package: str, extra: str) -> None:
+    def __init__(self, package: str, extra: str, purpose: str = "this") -> None:
         super().__init__(
-            f"{package} is needed for this and is not installed: pip install 'tidelog[{extra}]'"
+            f"{package} is needed for {purpose} and is not installed: "
+            f"pip install 'tidelog[{extra}]'"
         )
         self.package = package
         self.extra = extra
+        self.purpose = purpose
 
-    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        return type(self), (self.package, self.extra)
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        return type(self), (self.package, self.extra, self.purpose)
 
 
 class MissingProgramError(UsageError):
@@ -122,6 +125,10 @@ class GapError(SourceError):
 
 class SourceChangedError(SourceError):
     """The server behind the URL is not the one the event log was captured from."""
+
+
+class LogInDangerError(SourceError):
+    """The source is about to remove log that is needed, or its disk fills; capture was to stop."""
 
 
 class TableRefusedError(SourceError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.support.state_stores import STORES
 
 from tidelog import app
 from tidelog.control.commands import PauseSnapshot
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import options_of
 from tidelog.state.opening import open_state
 
@@ -28,6 +31,34 @@ def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Ite
         source = Source(database, tmp_path, state=url)
     yield source
     source.close()
+
+
+def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
+    database: str, tmp_path: Path
+) -> None:
+    with PostgresServer(16) as server:
+        url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        source = Source(database, tmp_path, state=url)
+        text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")
+        source.config_file.write_text(text)
+        try:
+            first = source.start()
+            source.wait_led()
+            source.write(1, 10)
+            source.wait_for(lambda: len(source.inserted()) == 10)
+            server.stop("immediate")
+            time.sleep(2)  # it tells its status, looks for commands, and looks after the log
+            source.write(11, 20)
+            source.wait_for(lambda: len(source.inserted()) == 20)
+            server.restart()
+            source.wait_for(lambda: app.status(source.config)["leader"])
+            outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30)
+            assert outcome["state"] == "done"
+            log = EventLog.open(source.config.log.path)
+            assert {segment.epoch for segment in log.chain().segments} == {1}
+            assert not first.died
+        finally:
+            source.close()
 
 
 def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again(

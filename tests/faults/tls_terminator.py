@@ -42,7 +42,7 @@ class TlsTerminator(Proxy):
         server = socket.create_connection(("127.0.0.1", self._target))
         self._sockets += [secured, server]
         gathered = b""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed from outside
             while True:
                 # Of one thread: a TLS connection must not be read and written to at once.
                 ready, _, _ = select.select([secured, server], [], [], CALM_S)

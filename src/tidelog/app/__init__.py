@@ -2,13 +2,14 @@
 
 from tidelog.app.capture_group import CaptureGroup, capture_databases
 from tidelog.app.capture_run import Capture, capture
+from tidelog.app.checked import note_check
 from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
 from tidelog.app.dumps.reset import reset, reset_plan
-from tidelog.app.pipeline.run import pipeline, run, start_spark
+from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
@@ -21,6 +22,7 @@ __all__ = [
     "CaptureGroup",
     "OnStatus",
     "StatusFeed",
+    "cancel_spark_jobs",
     "capture",
     "capture_databases",
     "check",
@@ -31,6 +33,7 @@ __all__ = [
     "hand_over",
     "log_lines",
     "missing_keys",
+    "note_check",
     "pipeline",
     "plan",
     "read_log",

@@ -5,45 +5,44 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
-from tidelog.app.channels import Channels
+from tidelog.app.channels import Channels, check_channels
+from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import log_place, start_offset
 from tidelog.app.notify import OnNotification
 from tidelog.app.roster import Roster, this_holder
-from tidelog.app.serve import Serving, open_rest
+from tidelog.app.serve import Serving, open_serving
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_feed import OnStatus, ignore
-from tidelog.app.table_patterns import unmatched
+from tidelog.app.table_patterns import tell_unmatched
 from tidelog.app.upkeep import Upkeep
+from tidelog.capture.activity.log import Activity, Counted
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
-from tidelog.capture.session import (
-    CONSENT_KEY,
-    GAP_KEY,
-    INITIAL_DUMP,
-    START_DUMP,
-    STATUS_KEY,
-    AtStart,
-    CaptureSession,
-    Housekeeping,
+from tidelog.capture.session import CaptureSession, Housekeeping
+from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
+from tidelog.capture.steering.gate import DumpGate
+from tidelog.capture.steering.guard import (
+    LogGuard,
+    WhenLogInDanger,
 )
+from tidelog.capture.steering.pauses import LogSwitch
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError, TidelogError
+from tidelog.errors import GapError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.led_by import claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -51,23 +50,18 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
-from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
-    LogReader,
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
     StateStore,
     TableRefused,
 )
+from tidelog.state.measured import MeasuredState
 from tidelog.state.opening import fenced, look_every_s, open_state
 
 logger = logging.getLogger(__name__)
-
-CONSENT_S = 600.0
-"""How long after a start `tidelog reset` holds: what breaks the log is read at once, or soon."""
-STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 
 
 class Capture:
@@ -85,10 +79,8 @@ class Capture:
         self.holder = this_holder()
         self._start_dump: str | None = None
         self._asked = False
-        self._consent_until = 0.0
-        self._streaming = False
-        self._gap: GapError | None = None
         self._snapshotter = snapshotter_of(self.config.source)
+        self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
         self._callbacks = () if on_notification is None else (on_notification,)
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
@@ -108,6 +100,7 @@ class Capture:
         """
         config = self.config
         source_kind(config).prepare()
+        check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
         election = CaptureElection(config, self.holder, config.capture.handicap_s, state)
@@ -124,30 +117,29 @@ class Capture:
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
-            assert rest is not None
-            return self._open_session(state, keeper, on_status, rest, election)
+            assert serving is not None
+            return self._open_session(state, keeper, on_status, serving, election)
 
-        rest: Serving | None = None
+        serving: Serving | None = None
         alerts: Alerts | None = None
         try:
             alerts = open_alerts(config, state, self.holder)
             alerts.start()
-            rest = open_rest(config, election.leader, lambda: leader_url(state, election))
-            rest.start()
+            serving = open_serving(
+                config, self.holder, election.leader, lambda: leader_url(state, election)
+            )
+            serving.start()
             while True:
                 try:
                     lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
                     return
                 except GapError as error:
-                    # Found while the log was read: the next session begins behind it.
-                    if not (self._consented and self._streaming):
-                        raise
-                    self._gap = error
+                    self._gaps.pass_over(error)
         finally:
             if alerts is not None:
                 alerts.close()
-            if rest is not None:
-                rest.close()
+            if serving is not None:
+                serving.close()
             roster.leave()
             election.close()
             state.close()
@@ -157,12 +149,13 @@ class Capture:
         store: StateStore,
         keeper: LeaseKeeper,
         on_status: OnStatus,
-        rest: Serving,
+        serving: Serving,
         election: CaptureElection,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        state = LeasedState(fenced(store, LEASE_NAME, keeper.lease.epoch), keeper.check)
+        measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        state = LeasedState(measured, keeper.check)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
@@ -176,7 +169,7 @@ class Capture:
             path,
             identity,
             epoch,
-            start_offset=_start_offset(state),
+            start_offset=start_offset(state),
             check_lease=keeper.check,
             schemas=registry,
         )
@@ -184,12 +177,13 @@ class Capture:
             log = EventLog.open(path)
             claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
-        begin = self._begin(state, reader, writer)
+        begin = self._gaps.begin(state, reader, writer)
         parts = kind.parts(registry)
         options = CaptureOptions(
             flush_bytes=config.capture.flush_bytes,
             flush_s=config.capture.flush_ms / 1000,
             buffer_bytes=config.capture.buffer_bytes,
+            read_bytes_per_s=config.capture.read_bytes_per_second,
         )
         windows = Windows(
             parts.keys,
@@ -197,8 +191,11 @@ class Capture:
             retain_bytes=options.retain_bytes,
             journal_entries=options.journal_entries,
         )
+        activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
         refused = RefusedTables(state, channels.notify)
+        gate = DumpGate()
+        switch = LogSwitch(state, gate)
         catalogue = RefusingCatalogue(parts.catalogue, refused)
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
@@ -209,6 +206,7 @@ class Capture:
             state=state,
             options=_dump_options(config),
             notify=channels.notify,
+            gate=gate,
         )
         session: CaptureSession | None = None
 
@@ -228,7 +226,7 @@ class Capture:
             reader=reader,
             windows=windows,
             coordinator=coordinator,
-            log=writer,
+            log=Counted(writer, activity),
             emitted=EmittedTransactions(log),
             resume=begin,
             options=options,
@@ -236,6 +234,7 @@ class Capture:
             on_signals=channels.on_signals,
             on_unlogged=on_unlogged,
             on_refused=on_refused,
+            is_paused=lambda: switch.pause is not None,
         )
 
         upkeep = Upkeep(
@@ -250,9 +249,18 @@ class Capture:
         )
 
         def close() -> None:
-            rest.stand_by()
+            serving.stand_by()
             channels.close()
             writer.close()
+
+        def forget_log() -> None:
+            keeper.check()
+            parts.forget_log()
+
+        def status() -> dict[str, Any]:
+            assert session is not None
+            more = {"state": measured.summary(), "lease": keeper.summary()}
+            return {**session.status(), **more, "gap": {"at_ms": self._gaps.passed_ms}}
 
         def hand_over(command: HandOver) -> dict[str, Any]:
             assert session is not None
@@ -261,7 +269,7 @@ class Capture:
                 end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
-        self._tell_unmatched(catalogue)
+        tell_unmatched(source.tables, catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
@@ -271,10 +279,17 @@ class Capture:
             snapshot_reader=snapshot_reader,
             refused=refused,
             state=state,
+            switch=switch,
+            guard=LogGuard(
+                WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
+            ),
+            forget_log=forget_log,
             housekeeping=Housekeeping(
                 commands=channels.act,
                 maintain=upkeep.act,
                 on_status=on_status,
+                activity=activity,
+                troubles=channels.troubles,
                 look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
@@ -302,42 +317,12 @@ class Capture:
             close_log=close,
         )
         try:
-            channels.open(coordinator, catalogue, session.status, engine.append_control, hand_over)
-            rest.lead(channels.surface)
+            channels.open(coordinator, catalogue, status, engine.append_control, hand_over, switch)
+            serving.lead(channels.surface)
         except BaseException:
             session.close()
             raise
         return session
-
-    def _begin(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
-        """Where the log goes on; behind a gap, if the user has consented to dump again."""
-        self._streaming, gap, self._gap = False, self._gap, None
-        if state.get(CONSENT_KEY) is not None:
-            self._consent_until = time.monotonic() + CONSENT_S
-        try:
-            if gap is not None:
-                raise gap
-            begin = reader.start(writer.resume)
-        except GapError as error:
-            if not self._consented or writer.resume is None:
-                raise
-            logger.warning("all tables are dumped again, because changes were missed: %s", error)
-            missed = writer.resume
-            state.put(GAP_KEY, writer.next_offset, None)
-            begin = reader.start_over(missed)
-            # What was appended stays appended: the log's end never moves backward.
-            begin = reader.start(replace(begin, position=missed.position, ordinal=missed.ordinal))
-            writer.append_control(
-                {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
-            )
-            writer.append_position(begin)
-            self._consent_until = 0.0
-        else:
-            if writer.resume is None:
-                writer.append_position(begin)
-        state.delete(CONSENT_KEY)  # it was given for this start
-        self._streaming = True
-        return begin
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
         """A lost connection or lease is no start: the same dump is asked for again."""
@@ -346,17 +331,6 @@ class Capture:
             first = not begun and self.config.source.snapshot != "always"
             self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
         return self._start_dump
-
-    def _tell_unmatched(self, catalogue: RefusingCatalogue) -> None:
-        """Patterns that name no table: one is misspelled perhaps, or its tables are yet to come."""
-        try:
-            lost = unmatched(self.config.source.tables, catalogue)
-        except TidelogError:
-            return  # what needs the catalogue next will tell
-        for pattern in lost:
-            logger.warning(
-                "source.tables: no table matches %r; one that is created later is captured", pattern
-            )
 
     @property
     def _url(self) -> str | None:
@@ -368,25 +342,10 @@ class Capture:
         """For people: the kind of state store, and which host asks."""
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
-    @property
-    def _consented(self) -> bool:
-        """May what was missed be dumped again?"""
-        on_gap = self._snapshotter.should_snapshot_on_gap()
-        return on_gap or time.monotonic() < self._consent_until
-
 
 def _dump_options(config: Config) -> DumpOptions:
     dump = config.dump
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
-
-
-def _start_offset(state: StateStore) -> int:
-    """Where a new log begins: above every version that one before it may have issued."""
-    status = state.get(STATUS_KEY)
-    if status is None:
-        return 0
-    issued: int = status.value["capture"]["next_offset"]
-    return issued + STATUS_MARGIN if issued else 0
 
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,63 @@ from tidelog.app.notify import AppendControl, Notifier, OnNotification
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
 from tidelog.capture.notifications import Notification
+from tidelog.capture.steering.pauses import LogSwitch
 from tidelog.config import Config
+from tidelog.config.kafka import KafkaChannel
 from tidelog.control.channels.file import SignalFile
+from tidelog.control.channels.surface import Surface
 from tidelog.control.channels.table import SignalIntake, SignalTable
 from tidelog.control.commands import HandOver
 from tidelog.control.handler import Actor
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
+from tidelog.errors import MissingExtraError, StateError
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.rest import Surface
+    from tidelog.control.channels.kafka import KafkaPlace
+    from tidelog.control.channels.kafka_notifications import KafkaNotifications
+    from tidelog.control.channels.kafka_signals import KafkaSignals
+
+logger = logging.getLogger(__name__)
+
+
+def check_channels(config: Config) -> None:
+    """Raises MissingExtraError without what the channels need."""
+    control = config.control
+    if control.signal_kafka is not None or "kafka" in control.notifications:
+        try:
+            import confluent_kafka  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("confluent_kafka", "kafka") from None
+
+
+def signal_key(config: Config) -> str:
+    """The key of Kafka messages that are signals for this capture."""
+    section = config.control.signal_kafka
+    return (section and section.key) or config.source.connector
+
+
+def signal_place(config: Config) -> KafkaPlace | None:
+    """The topic of ``control.signal_kafka``; None: there is none."""
+    section = config.control.signal_kafka
+    if section is None:
+        return None
+    return _place(section, section.topic or f"{signal_key(config)}-signal")
+
+
+def notification_place(config: Config) -> KafkaPlace | None:
+    """The topic that notifications go to; None: there is none."""
+    section = config.control.notification_kafka
+    wanted = "kafka" in config.control.notifications
+    return _place(section, section.topic) if section is not None and wanted else None
+
+
+def _place(section: KafkaChannel, topic: str) -> KafkaPlace:
+    from tidelog.control.channels.kafka import KafkaPlace
+
+    given = {name: value.get_secret_value() for name, value in section.settings.items()}
+    return KafkaPlace(section.servers, topic, given)
 
 
 class Channels:
@@ -47,6 +94,9 @@ class Channels:
         self.mailbox = Mailbox(state)
         control = config.control
         self._append: AppendControl | None = None
+        self._kafka_notifications = self._notifications_to_kafka()
+        if self._kafka_notifications is not None:
+            callbacks = (*callbacks, self._kafka_notifications.send)
         self._notifier = Notifier(
             control.notifications,
             connector=config.source.connector,
@@ -60,6 +110,7 @@ class Channels:
         self._file = (
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
+        self._kafka = self._signals_from_kafka(intake)
         self._actor: Actor | None = None
         self._schedule: DumpSchedule | None = None
         self._look_every_s = look_every_s(config.state.place)
@@ -75,6 +126,7 @@ class Channels:
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
         hand_over: Callable[[HandOver], dict[str, Any]],
+        switch: LogSwitch,
     ) -> None:
         """Begin to hear and to tell."""
         self._append = append_control
@@ -88,6 +140,7 @@ class Channels:
             database=self._source.database,
             notify=self._notifier.notify,
             hand_over=hand_over,
+            switch=switch,
         )
         self._schedule = DumpSchedule(
             self._config.dumps,
@@ -95,12 +148,20 @@ class Channels:
             mailbox=self.mailbox,
             dumps=coordinator.dumps,
         )
+        if self._kafka_notifications is not None:
+            self._kafka_notifications.start()
         self._notifier.start()
+        if self._kafka is not None:
+            self._kafka.start()
+
+    def troubles(self) -> list[dict[str, Any]]:
+        """What of the channels does not work, as `tidelog.control.channels.kafka.Trouble` says."""
+        channels = (self._kafka, self._kafka_notifications)
+        found = [each.trouble.now() for each in channels if each is not None]
+        return [each for each in found if each is not None]
 
     def surface(self) -> Surface:
         """What the HTTP interface shows, once open."""
-        from tidelog.control.channels.rest import Surface
-
         return Surface(
             mailbox=self.mailbox,
             status=self._status,
@@ -109,16 +170,27 @@ class Channels:
         )
 
     def act(self) -> None:
-        """Take signals in, then act on the commands that wait."""
-        self._table.deliver()
-        if self._file is not None:
-            self._file.poll()
-        if self._schedule is not None:
-            self._schedule.act()
+        """Take signals in, then act on the commands that wait. While the state store is away they
+        wait: the lease says how long capture may go on without it.
+        """
+        try:
+            self._take_in()
+        except StateError as error:
+            logger.info("signals wait for the state store: %s", error)
+            return
         if self._actor is None or not self._is_due():
             return
         if self._actor.act(self.mailbox) >= MOST_AT_ONCE:
             self.mailbox.given.set()  # more wait
+
+    def _take_in(self) -> None:
+        self._table.deliver()
+        if self._file is not None:
+            self._file.poll()
+        if self._kafka is not None:
+            self._kafka.poll()
+        if self._schedule is not None:
+            self._schedule.act()
 
     def _is_due(self) -> bool:
         """In a store where each look costs, what other processes give waits for the next one."""
@@ -130,7 +202,33 @@ class Channels:
         return True
 
     def close(self) -> None:
+        if self._kafka is not None:
+            self._kafka.close()
         self._notifier.close()
+        if self._kafka_notifications is not None:
+            self._kafka_notifications.close()
+
+    def _signals_from_kafka(self, intake: SignalIntake) -> KafkaSignals | None:
+        section, place = self._config.control.signal_kafka, signal_place(self._config)
+        if section is None or place is None:
+            return None
+        from tidelog.control.channels.kafka_signals import KafkaSignals
+
+        return KafkaSignals(
+            place,
+            key=signal_key(self._config),
+            begin=section.begin,
+            state=self._state,
+            intake=intake,
+        )
+
+    def _notifications_to_kafka(self) -> KafkaNotifications | None:
+        place = notification_place(self._config)
+        if place is None:
+            return None
+        from tidelog.control.channels.kafka_notifications import KafkaNotifications
+
+        return KafkaNotifications(place)
 
     def _append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
         if self._append is not None:

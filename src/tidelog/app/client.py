@@ -6,13 +6,15 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME
+from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.reader import StatusReader
+from tidelog.app.roster import of_pipeline
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
@@ -41,22 +43,35 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         state.close()
 
 
-def hand_over(config: Config, to: str | None, *, timeout_s: float) -> dict[str, Any]:
-    """Have another capture lead: from whom, and to whom.
+def hand_over(
+    config: Config, to: str | None, *, timeout_s: float, pipeline: str | None = None
+) -> dict[str, Any]:
+    """Have another process lead: from whom, and to whom.
+
+    Args:
+        config: of the capture.
+        to: who; None: any that stands by.
+        timeout_s: how long it may take.
+        pipeline: the name of the pipeline that another is to deliver; None: another is to capture.
 
     Raises:
         UsageError: nobody leads, or whoever is to lead does not stand by.
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
-    election = open_election(config.state.place, LEASE_NAME, "handover", 10)
+    lease = LEASE_NAME if pipeline is None else pipeline_lease(pipeline)
+    election = open_election(config.state.place, lease, "handover", 10)
     try:
         leader = election.leader()
+        if leader is None and pipeline is not None:
+            raise UsageError(f"nobody delivers a pipeline {pipeline} (pipeline.name)")
         if leader is None:
             raise UsageError("no capture leads")
-        answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
-        if answer["error"] is not None:
-            raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+        if pipeline is None:
+            _ask_capture(config, leader, to, timeout_s)
+        else:
+            with closing(open_state(config.state.place)) as state:
+                leave_to(state, lease, of_pipeline(pipeline), leader, to)
         while time.monotonic() < deadline:
             found = election.leader()
             if found not in (None, leader):
@@ -64,10 +79,17 @@ def hand_over(config: Config, to: str | None, *, timeout_s: float) -> dict[str, 
             time.sleep(0.1)
     finally:
         election.close()
+    what = "capture" if pipeline is None else "process of the pipeline"
     raise TidelogError(
-        f"no other capture took over from {leader} within {timeout_s:g} s; it leads again if none "
+        f"no other {what} took over from {leader} within {timeout_s:g} s; it leads again if none "
         "does"
     )
+
+
+def _ask_capture(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
+    answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
+    if answer["error"] is not None:
+        raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
 
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidelog.app.log_location import log_place
-from tidelog.app.roster import of_pipeline, standbys
+from tidelog.app.roster import PREFIX, of_pipeline, standbys
 from tidelog.capture.leadership import ASK_EVERY_S
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
@@ -33,6 +33,29 @@ def pipeline_lease(name: str) -> str:
     return f"pipeline-{name}"
 
 
+def handover_key(lease: str) -> str:
+    """Of the document that says who is to lead next."""
+    return HANDOVER_KEY if lease == LEASE_NAME else f"{HANDOVER_KEY}-{lease}"
+
+
+def leave_to(
+    state: StateStore, lease: str, standby_prefix: str, leader: str, to: str | None
+) -> str:
+    """Have the lease left by ``leader`` to ``to`` (None: to any other): the id of this handover.
+
+    Raises UsageError: it, or anybody, does not stand by.
+    """
+    found = [one["holder"] for one in standbys(state, standby_prefix)]
+    if not found:
+        what = "capture" if lease == LEASE_NAME else "process of the pipeline"
+        raise UsageError(f"no {what} stands by: nobody would take over")
+    if to is not None and to not in found:
+        raise UsageError(f"{to} does not stand by; {', '.join(found)} does")
+    handover = secrets.token_hex(8)
+    state.put(handover_key(lease), {"id": handover, "from": leader, "to": to}, None)
+    return handover
+
+
 class LogElection:
     """`tidelog.ports.Election` whose epochs are above all that the event log knows of.
 
@@ -47,6 +70,9 @@ class LogElection:
         holder: str,
         newest_epoch: Callable[[], int],
         handicap_s: float = 0.0,
+        *,
+        state: StateStore | None,
+        standby_prefix: str,
     ) -> None:
         """Args:
         config: of the capture or the pipeline.
@@ -54,6 +80,8 @@ class LogElection:
         holder: who this is.
         newest_epoch: the greatest that the event log knows of.
         handicap_s: so long others go before us.
+        state: where handovers are, and who stands by; it stays open. None: nobody is told of.
+        standby_prefix: of the documents of those that stand by.
         """
         self._config = config
         self._name = name
@@ -65,6 +93,11 @@ class LogElection:
         self._look_every_s = config.renewal_s[0] / 10 if sparing(config.state.place) else 0.0
         self._look_at = 0.0
         self._free_since: float | None = None
+        self._state = state
+        self._standby_prefix = standby_prefix
+        self._not_before = 0.0
+        self._handing_over = False
+        self._seen_handover = ""
 
     @property
     def patience_s(self) -> float:
@@ -72,6 +105,10 @@ class LogElection:
         return _patience_s(self._election, 0.0)
 
     def acquire(self) -> Lease | None:
+        if self._handing_over:  # the lease was lost before it was given back
+            self._let_others_go_first()
+        if time.monotonic() < self._not_before:
+            return None
         if self._handicap_s and not self._is_our_turn():
             return None
         lease = self._election.acquire()
@@ -108,7 +145,33 @@ class LogElection:
         return self._election.renew(lease)
 
     def release(self, lease: Lease) -> None:
-        self._election.release(lease)
+        try:
+            self._election.release(lease)
+        finally:
+            if self._handing_over:
+                self._let_others_go_first()
+
+    def hand_over(self, to: str | None) -> None:
+        """Before the lease is released: leave it to ``to`` (None: to any other) for a while.
+
+        Raises UsageError: it, or anybody, does not stand by.
+        """
+        assert self._state is not None
+        self._seen_handover = leave_to(
+            self._state, self._name, self._standby_prefix, self._holder, to
+        )
+        self._handing_over = True
+
+    def is_to_hand_over(self) -> bool:
+        """Has somebody asked the leader, us, that another lead (`leave_to`)? Others go first, once
+        the lease is released.
+        """
+        given = self._handover()
+        if given is None or given["from"] != self._holder or given["id"] == self._seen_handover:
+            return False
+        self._seen_handover = given["id"]
+        self._handing_over = True
+        return True
 
     def leader(self) -> str | None:
         return self._election.leader()
@@ -118,15 +181,36 @@ class LogElection:
 
     def _are_others(self) -> bool:
         """Does anybody stand by?"""
-        return False
+        return self._state is not None and bool(standbys(self._state, self._standby_prefix))
+
+    def _let_others_go_first(self) -> None:
+        """From now on: to end what we led may have taken as long as others have patience."""
+        self._handing_over = False
+        self._not_before = time.monotonic() + PATIENCE_S
 
     def _is_meant(self) -> bool:
-        """Is nobody else to lead? Asked once the lease is ours."""
+        """By a handover, once the lease is ours; one that is not taken up for a while counts no
+        more.
+        """
+        given = self._handover()
+        if self._state is None or given is None:
+            return True
+        ours = given["to"] in (None, self._holder) and given["from"] != self._holder
+        if not ours and self._seen_handover != given["id"]:
+            self._seen_handover = given["id"]
+            self._not_before = time.monotonic() + PATIENCE_S
+            return False
+        self._state.delete(handover_key(self._name))
         return True
 
     def _is_named(self) -> bool:
         """Are we to lead by name?"""
-        return False
+        given = self._handover()
+        return given is not None and given["to"] == self._holder
+
+    def _handover(self) -> dict[str, Any] | None:
+        found = None if self._state is None else self._state.get(handover_key(self._name))
+        return None if found is None else found.value
 
     def _is_our_turn(self) -> bool:
         """Has nobody led for as long as those in preferred zones go before us, or is the lease
@@ -164,72 +248,15 @@ class CaptureElection(LogElection):
         handicap_s: float = 0.0,
         state: StateStore | None = None,
     ) -> None:
-        """``state``: where handovers are; it stays open."""
-        super().__init__(config, LEASE_NAME, holder, lambda: _newest_fence(config), handicap_s)
-        self._state = state
-        self._not_before = 0.0
-        self._handing_over = False
-        self._seen_handover = ""
-
-    def acquire(self) -> Lease | None:
-        if self._handing_over:  # the lease was lost before it was given back
-            self._let_others_go_first()
-        if time.monotonic() < self._not_before:
-            return None
-        return super().acquire()
-
-    def _are_others(self) -> bool:
-        return self._state is not None and bool(standbys(self._state))
-
-    def hand_over(self, to: str | None) -> None:
-        """Before the lease is released: leave it to ``to`` (None: to any other) for a while.
-
-        Raises:
-            UsageError: it, or anybody, does not stand by.
-        """
-        assert self._state is not None
-        found = [one["holder"] for one in standbys(self._state)]
-        if not found:
-            raise UsageError("no capture stands by: nobody would take over")
-        if to is not None and to not in found:
-            raise UsageError(f"{to} does not stand by; {', '.join(found)} does")
-        self._seen_handover = secrets.token_hex(8)
-        value = {"id": self._seen_handover, "from": self._holder, "to": to}
-        self._state.put(HANDOVER_KEY, value, None)
-        self._handing_over = True
-
-    def release(self, lease: Lease) -> None:
-        try:
-            super().release(lease)
-        finally:
-            if self._handing_over:
-                self._let_others_go_first()
-
-    def _let_others_go_first(self) -> None:
-        """From now on: to end what we led may have taken as long as others have patience."""
-        self._handing_over = False
-        self._not_before = time.monotonic() + PATIENCE_S
-
-    def _is_meant(self) -> bool:
-        """By a handover; one that is not taken up for a while counts no more."""
-        given = self._handover()
-        if self._state is None or given is None:
-            return True
-        ours = given["to"] in (None, self._holder) and given["from"] != self._holder
-        if not ours and self._seen_handover != given["id"]:
-            self._seen_handover = given["id"]
-            self._not_before = time.monotonic() + PATIENCE_S
-            return False
-        self._state.delete(HANDOVER_KEY)
-        return True
-
-    def _is_named(self) -> bool:
-        given = self._handover()
-        return given is not None and given["to"] == self._holder
-
-    def _handover(self) -> dict[str, Any] | None:
-        found = None if self._state is None else self._state.get(HANDOVER_KEY)
-        return None if found is None else found.value
+        super().__init__(
+            config,
+            LEASE_NAME,
+            holder,
+            lambda: _newest_fence(config),
+            handicap_s,
+            state=state,
+            standby_prefix=PREFIX,
+        )
 
 
 class PipelineElection(LogElection):
@@ -243,9 +270,7 @@ class PipelineElection(LogElection):
         *,
         waits: bool = True,
     ) -> None:
-        """``state``: where those are that stand by; it stays open. ``waits``: those of preferred
-        zones go before us.
-        """
+        """``waits``: those of preferred zones go before us."""
         name = config.pipeline.name
         super().__init__(
             config,
@@ -253,11 +278,9 @@ class PipelineElection(LogElection):
             holder,
             lambda: _newest_reader(config),
             config.capture.handicap_s if waits else 0.0,
+            state=state,
+            standby_prefix=of_pipeline(name),
         )
-        self._state, self._place = state, of_pipeline(name)
-
-    def _are_others(self) -> bool:
-        return self._state is not None and bool(standbys(self._state, self._place))
 
 
 def acquired(
@@ -298,8 +321,8 @@ def _patience_s(election: Election, untold_s: float) -> float:
 
 def _newest_fence(config: Config) -> int:
     path = log_place(config)
-    tail = EventLog.open(path).tail if EventLog.exists(path) else None
-    return 0 if tail is None else tail.epoch
+    newest = EventLog.open(path).newest() if EventLog.exists(path) else None
+    return 0 if newest is None else newest.epoch
 
 
 def _newest_reader(config: Config) -> int:

@@ -1,14 +1,18 @@
-"""Where a configuration's event log is."""
+"""Where a configuration's event log is, and where it begins."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.databases import of_one_database
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import is_url, provide_options
+from tidelog.ports import StateStore
+
+STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 
 
 def log_place(config: Config) -> str:
@@ -39,3 +43,12 @@ def which_copy(place: str) -> str:
             return ""
         known = f"{status.st_ino} {status.st_ctime_ns}"
     return hashlib.sha256(known.encode()).hexdigest()[:6]
+
+
+def start_offset(state: StateStore) -> int:
+    """Where a new log begins: above every version that one before it may have issued."""
+    status = state.get(STATUS_KEY)
+    if status is None:
+        return 0
+    issued: int = status.value["capture"]["next_offset"]
+    return issued + STATUS_MARGIN if issued else 0

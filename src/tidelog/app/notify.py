@@ -39,7 +39,8 @@ class Notifier:
         connector: the name of this capture, Debezium's ``connector_name``.
         file: of JSON lines, for ``file``.
         append_control: appends a CONTROL record to the event log, for ``eventlog``.
-        callbacks: called with each notification on the notifier's thread.
+        callbacks: called with each notification on the notifier's thread: the program's own, and
+            that of ``kafka``.
     """
 
     def __init__(

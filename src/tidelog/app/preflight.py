@@ -9,9 +9,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from tidelog.app.channels import check_channels, notification_place, signal_place
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.run import check_spark
+from tidelog.app.pipeline.run import check_installed, check_spark
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
@@ -50,6 +51,7 @@ def check(config: Config) -> list[dict[str, Any]]:
     findings += check_modes(config)
     if config.outputs:
         findings += _check_spark(config)
+    findings += _check_kafka(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
 
@@ -156,10 +158,46 @@ def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
 def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
     """Can the pipeline run here too? A host that only captures needs no Spark."""
     try:
+        check_installed(config.outputs)
         check_spark(config)
     except UsageError as error:
         message = f"on this host only `tidelog capture` can run. {error}"
         yield {"check": "spark", "level": "warning", "message": message, "fix": ""}
+
+
+def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
+    """Are the topics of signals and notifications there? Capture goes on without them."""
+    try:
+        check_channels(config)
+        places = [
+            ("signal_kafka", signal_place(config)),
+            ("notification_kafka", notification_place(config)),
+        ]
+    except UsageError as error:
+        yield {"check": "channels", "level": "error", "message": str(error), "fix": ""}
+        return
+    for name, place in places:
+        if place is None:
+            continue
+        from tidelog.control.channels.kafka import (
+            ONE_PARTITION,
+            ChannelError,
+            several,
+            topic_facts,
+        )
+
+        found = {"check": f"control.{name}", "level": "warning"}
+        try:
+            partitions = topic_facts(place).partitions
+        except ChannelError as error:
+            found |= {"message": f"topic {place.topic}: {error.reason}", "fix": error.remedy}
+        else:
+            if partitions == 1 or name != "signal_kafka":
+                found |= {"level": "ok", "message": f"topic {place.topic} is there", "fix": ""}
+            else:
+                found["message"] = f"topic {place.topic}: {several(partitions)}"
+                found["fix"] = ONE_PARTITION
+        yield found
 
 
 def _check_places(config: Config) -> Iterator[dict[str, Any]]:

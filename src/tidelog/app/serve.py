@@ -1,4 +1,4 @@
-"""Serves the HTTP interface beside a capture, from its start to its end."""
+"""What tells of a capture beside it, from its start to its end: the HTTP interface above all."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import SecretStr
 
 from tidelog.app.log_location import log_place
+from tidelog.app.metrics.reading import Readings
 from tidelog.app.web.listening import http_server, listen, url_of
 from tidelog.config import Config, Rest
-from tidelog.errors import MissingExtraError, UsageError
+from tidelog.errors import UsageError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.system.extras import missing_extra
 
 if TYPE_CHECKING:
     from tidelog.app.web.routes import Web
-    from tidelog.control.channels.rest import Surface
+    from tidelog.control.channels.brake import Brake
+    from tidelog.control.channels.surface import Surface
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ ASK_EVERY_S = 1.0
 
 
 class Serving(Protocol):
-    """What a capture tells its HTTP interface."""
+    """What a capture tells those who show it."""
 
     def start(self) -> None: ...
     def lead(self, surface: Callable[[], Surface]) -> None: ...
@@ -37,38 +40,61 @@ class Serving(Protocol):
     def close(self) -> None: ...
 
 
-def open_rest(
-    config: Config, leader: Callable[[], str | None], leader_url: Callable[[], str | None]
+def open_serving(
+    config: Config,
+    holder: str,
+    leader: Callable[[], str | None],
+    leader_url: Callable[[], str | None],
 ) -> Serving:
-    """The HTTP interface that ``control.rest`` asks for, or one that does nothing.
+    """What ``control.rest`` and ``control.otlp`` ask for. ``holder``: this process.
 
     Raises:
-        MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
+        MissingExtraError: what one of them needs is not installed.
     """
-    rest = config.control.rest
-    if rest is None:
-        return NotServing()
-    return RestServer(rest, leader, log_place(config), leader_url, config)
+    parts: list[Serving] = []
+    if config.control.otlp is not None:
+        from tidelog.app.metrics.otlp import OtlpPush
+
+        name = config.source.connector
+        parts.append(OtlpPush(config.control.otlp, name, holder, log_place(config)))
+    if config.control.rest is not None:
+        place = log_place(config)
+        parts.append(RestServer(config.control.rest, leader, place, leader_url, config))
+    return Several(parts)
 
 
 def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
 
 
-def _web(config: Config, rest: Rest) -> Web:
+def _web(config: Config, rest: Rest, brake: Brake) -> Web:
     from tidelog.app.web.routes import Web, tokens_of
     from tidelog.app.web.site import Site
 
-    return Web([Site(config.pipeline.name, config)], tokens_of(rest))
+    return Web([Site(config.pipeline.name, config)], tokens_of(rest), brake)
 
 
-class NotServing:
-    """No HTTP interface."""
+class Several:
+    """All of ``parts``."""
 
-    def start(self) -> None: ...
-    def lead(self, surface: Callable[[], Surface]) -> None: ...
-    def stand_by(self) -> None: ...
-    def close(self) -> None: ...
+    def __init__(self, parts: Sequence[Serving]) -> None:
+        self._parts = parts
+
+    def start(self) -> None:
+        for part in self._parts:
+            part.start()
+
+    def lead(self, surface: Callable[[], Surface]) -> None:
+        for part in self._parts:
+            part.lead(surface)
+
+    def stand_by(self) -> None:
+        for part in self._parts:
+            part.stand_by()
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
 
 
 class RestServer:
@@ -101,9 +127,10 @@ class RestServer:
 
             from tidelog.app.metrics.routes import Health
             from tidelog.control.channels import schema_registry
+            from tidelog.control.channels.brake import Brake
             from tidelog.control.channels.rest import Leadership, application
         except ImportError as error:
-            raise MissingExtraError(error.name or "starlette", "rest") from None
+            raise missing_extra(error, "rest") or error from None
         self._rest = rest
         self._surface: Surface | None = None
         self._asked_again = 0.0
@@ -125,14 +152,16 @@ class RestServer:
             return None if surface is None else surface.status()
 
         token = rest.token.get_secret_value()
-        health = Health(status, leader, log_path, _tokens(token, rest.metrics_token))
+        brake = Brake()
+        readings = Readings(status, log_path)
+        health = Health(readings, leader, _tokens(token, rest.metrics_token), brake)
         schemas = schema_registry.routes(
-            MessageSchemaStore(log_path), _tokens(token, rest.schema_token)
+            MessageSchemaStore(log_path), _tokens(token, rest.schema_token), brake
         )
-        self._web = None if config is None else _web(config, rest)
+        self._web = None if config is None else _web(config, rest, brake)
         page = [] if self._web is None else self._web.routes()
         self._server = http_server(
-            application(leadership, token, [*schemas, *health.routes(), *page]),
+            application(leadership, token, [*schemas, *health.routes(), *page], brake),
             behind_proxy=rest.behind_proxy,
         )
         self._socket: socket.socket | None = None

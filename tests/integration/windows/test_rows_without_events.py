@@ -254,6 +254,8 @@ def test_changes_that_the_publication_lost_are_made_good(
 ) -> None:
     """Capture mends its publication, and whoever asked for no dump at first gets one then."""
     capture = ten_rows(live(snapshot=snapshot))
+    if "WHERE" in option and capture.sql.info.server_version < 150_000:
+        pytest.skip("row filters came with PostgreSQL 15")
     if snapshot == "initial":
         capture.wait_for(capture.completions, "the initial dump")
     else:

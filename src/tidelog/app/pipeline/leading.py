@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,22 +19,26 @@ from tidelog.app.pipeline.destinations import (
     destinations,
 )
 from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.pipeline.pausing import PipelinePause
 from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.app.status_feed import OnStatus
+from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeaseKeeper
 from tidelog.config import Config
-from tidelog.errors import LeaseLostError, TidelogError
+from tidelog.errors import LeaseLostError, StateError, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.ports import StateStore, WriteLease
 from tidelog.spark.queries.run import QueryProgress, run_pipeline
-from tidelog.state.opening import fenced
+from tidelog.state.opening import fenced, look_every_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_S: Final = 0.05
 _CANCEL_S: Final = 0.5
+_ASKED_EVERY_S: Final = 0.5
+"""How often it looks whether another is to lead, where looks cost nothing."""
 
 
 _sessions: set[PipelineSession] = set()
@@ -56,6 +62,7 @@ class PipelineSession:
         state: where it is told who leads; it stays open.
         holder: who this is.
         keeper: of the lease.
+        is_to_hand_over: has somebody asked that another lead?
         file: what tasks look at.
         once: deliver what the log holds now.
         alone: nobody else runs jobs by ``spark``.
@@ -69,6 +76,7 @@ class PipelineSession:
         state: StateStore,
         holder: str,
         keeper: LeaseKeeper,
+        is_to_hand_over: Callable[[], bool],
         file: LeaseFile,
         *,
         once: bool,
@@ -78,6 +86,7 @@ class PipelineSession:
         self._config = config
         self._spark = spark
         self._keeper = keeper
+        self._is_to_hand_over = is_to_hand_over
         self._file = file
         self._once = once
         self._alone = alone
@@ -85,6 +94,9 @@ class PipelineSession:
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
+        self._paused = PipelinePause(state, name, look_every_s(config.state.place))
+        if once:
+            self._paused.refuse()
         led = fenced(state, pipeline_lease(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
         check_places(config)
@@ -102,10 +114,22 @@ class PipelineSession:
         copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
         resume = catch_up(config, log, copies)
         ending, lost, done = threading.Event(), threading.Event(), threading.Event()
-        watch = threading.Thread(
-            target=self._watch, args=(stop, ending, lost, done), name="tidelog-pipeline-lease"
+        threads = [
+            threading.Thread(
+                target=self._watch, args=(stop, ending, lost, done), name="tidelog-pipeline-lease"
+            )
+        ]
+        if not self._once:
+            threads.append(
+                threading.Thread(
+                    target=self._listen, args=(ending, done), name="tidelog-pipeline-handover"
+                )
+            )
+        pause_watch = threading.Thread(
+            target=self._paused.watch, args=(done,), name="tidelog-pipeline-pause", daemon=True
         )
-        watch.start()
+        for thread in (*threads, pause_watch):
+            thread.start()
         try:
             run_pipeline(
                 self._spark,
@@ -123,10 +147,14 @@ class PipelineSession:
                 resume=resume,
                 lease=self._lease,
                 lost=lost,
+                # What does not wait has begun: a pause holds for the next one.
+                is_paused=lambda: not self._once and self._paused.now,
             )
         finally:
             done.set()
-            watch.join()
+            for thread in threads:
+                thread.join()
+            pause_watch.join(_CANCEL_S)
         if self._lost is not None:
             raise self._lost
         return self._once
@@ -161,6 +189,16 @@ class PipelineSession:
             if self._alone and len(_sessions) == 1:
                 self._spark.sparkContext.cancelAllJobs()
             done.wait(_CANCEL_S)  # jobs that go on end at their tasks' next look at the lease
+
+    def _listen(self, ending: threading.Event, done: threading.Event) -> None:
+        """Ends the queries by ``ending`` if another is to lead. Apart from `_watch`, as the state
+        store may take its time to answer.
+        """
+        every_s = look_every_s(self._config.state.place) or _ASKED_EVERY_S
+        while not done.wait(every_s):
+            with suppress(StateError):  # it is asked again
+                if self._is_to_hand_over():
+                    end_later(ending.set, self._keeper.announce)
 
 
 class _Report:

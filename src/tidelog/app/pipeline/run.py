@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
+from tidelog.adapters import OUTPUT_KINDS
 from tidelog.app.capture_run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.log_location import log_place
@@ -19,6 +20,8 @@ from tidelog.config import Config
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.outputs.base.kinds import OwnKind
+from tidelog.outputs.registry import OutputSection
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def session(config: Config) -> SparkSession:
 
 def check_spark(config: Config) -> bool:
     """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
-    can't write what the outputs say.
+    can't write what the outputs say, MissingExtraError if there is none.
     """
     from tidelog.spark.sessions.installed import check_spark_runs
 
@@ -61,6 +64,16 @@ def check_spark(config: Config) -> bool:
 
     iceberg.check_spark()
     return True
+
+
+def check_installed(sections: Iterable[OutputSection]) -> None:
+    """Before anything is begun. Raises MissingExtraError if an output lacks what it is written
+    with.
+    """
+    for section in sections:
+        kind = OUTPUT_KINDS.get(section.kind)
+        if isinstance(kind, OwnKind):  # another distribution brings what it needs
+            kind.check_installed()
 
 
 class _Spark:
@@ -100,6 +113,15 @@ def start_spark(config: Config) -> None:
     session(config)
 
 
+def cancel_spark_jobs() -> None:
+    """What Spark does for this process fails at once: for who does not wait for its end."""
+    from pyspark import SparkContext
+
+    context = getattr(SparkContext, "_active_spark_context", None)
+    if context is not None:
+        context.cancelAllJobs()
+
+
 def pipeline(
     config: Config,
     *,
@@ -111,6 +133,7 @@ def pipeline(
 
     With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
     """
+    check_installed(config.outputs)
     check_spark(config)
     check_apart(config)
     path = log_place(config)
@@ -128,14 +151,14 @@ def pipeline(
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))
         election = opened.enter_context(
-            closing(PipelineElection(config, holder, state, waits=not once))
+            closing(PipelineElection(config, holder, None if once else state, waits=not once))
         )
         file = opened.enter_context(closing(LeaseFile()))
         roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
         opened.callback(roster.leave)
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
-            work = (config, spark.session(), state, holder, keeper, file)
+            work = (config, spark.session(), state, holder, keeper, election.is_to_hand_over, file)
             return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
 
         def on_state(role: str, reason: str) -> None:
@@ -177,6 +200,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     is delivered first; then IncompleteDumpError is raised if that lacks tables.
     """
     if config.outputs:
+        check_installed(config.outputs)
         check_spark(config)
     check_apart(config)
     ended = threading.Event()

@@ -17,12 +17,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.app.metrics.table import METRICS
+from tidelog.app.metrics.table import LEADING, METRICS
 from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
 from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
+from tidelog.config.kafka import NotificationKafka, SignalKafka
+from tidelog.config.otlp import Otlp
 from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.registry import (
@@ -37,9 +39,11 @@ from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tools.engine_reference import engine
+from tools.grafana import dashboard
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+DASHBOARD = ROOT / "docs" / "how-to" / "tidelog-dashboard.json"
 SCHEMA = ROOT / "src" / "tidelog" / "config" / "tidelog.schema.json"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 
@@ -72,7 +76,10 @@ outputs:
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
     sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
+    sections.append(("control.otlp", Otlp))
     sections.append(("source.snapshot_configuration", SnapshotConfiguration))
+    sections += [("control.signal_kafka", SignalKafka)]
+    sections += [("control.notification_kafka", NotificationKafka)]
     sections += [("control.alerts", WebhookAlert), ("control.alerts", CommandAlert)]
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
@@ -333,18 +340,18 @@ def dump_states() -> Iterator[str]:
 
 METRICS_HEAD = """# Metrics
 
-`GET /metrics` of the [HTTP interface](../how-to/control.md#http) gives them to Prometheus, as text or OpenMetrics; [how to scrape and alert](../how-to/monitor.md).
+`GET /metrics` of the [HTTP interface](../how-to/control.md#http) gives them to Prometheus, as text or OpenMetrics, and `control.otlp`
+pushes the same by OpenTelemetry: [how to scrape, push and alert](../how-to/monitor.md).
 All but `tidelog_leading` come from the process that leads. What is not known is left out, never 0.
 
 | metric | kind | labels | |
 |---|---|---|---|
-| `tidelog_leading` | gauge | | 1 if this process captures, else 0. |
 """
 
 
 def metrics() -> Iterator[str]:
     yield NOTE + METRICS_HEAD
-    for metric in METRICS:
+    for metric in (LEADING, *METRICS):
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.about} |\n"
 
@@ -366,7 +373,7 @@ def pages() -> dict[Path, str]:
         "metrics.md": "".join(metrics()),
     }
     pages = {REFERENCE / name: text for name, text in written.items()}
-    return {**pages, SCHEMA: json.dumps(schema, indent=2) + "\n"}
+    return {**pages, SCHEMA: json.dumps(schema, indent=2) + "\n", DASHBOARD: dashboard()}
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 // What was captured and how late source and outputs were; operations by table; windows of chunks.
 
 import { get } from "./api.js";
-import { button, byId, el, svg } from "./dom.js";
+import { button, byId, el, sign, svg } from "./dom.js";
 import { clock, count, rate, span } from "./format.js";
 
 const HEIGHT = 132;

@@ -234,7 +234,7 @@ class Capture:
             on_signals=channels.on_signals,
             on_unlogged=on_unlogged,
             on_refused=on_refused,
-            is_paused=lambda: switch.pause is not None,
+            is_paused=switch.is_off,
         )
 
         upkeep = Upkeep(

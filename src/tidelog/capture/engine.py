@@ -142,9 +142,9 @@ class CaptureEngine:
             self._reader.acknowledge(self._writer.durable.acknowledge)
 
     @property
-    def holds_back(self) -> bool:
+    def reads_slowly(self) -> bool:
         """Is the log read later than it could be, because somebody wants it so?"""
-        return self._is_paused() or self._options.read_bytes_per_s is not None
+        return self._options.read_bytes_per_s is not None
 
     def _wait_s(self) -> float:
         """How long not to read the log now. A blocking dump that has begun is read to its end

@@ -309,7 +309,7 @@ class CaptureSession:
         try:
             load = self._source.ask(self._catalogue, progress.covered)
         except ConnectionLostError as error:
-            if self.engine.holds_back:
+            if self._switch.pause is not None or self.engine.reads_slowly:
                 # A server that is being shut down waits for all who read its log, until they have
                 # read it to its end, and we would not come there, or much later.
                 self._failure = self._failure or error

@@ -6,6 +6,7 @@ Kept in the state store until somebody resumes it: it outlives restarts and chan
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,10 @@ logger = logging.getLogger(__name__)
 
 LOG_KEY = "paused-log"
 PIPELINE_KEYS = "paused-pipeline/"
+OBEY_S = 2.0
+"""How long a command that pauses the log waits until the engine reads no more. It may have to wait
+for room in its buffer, or for a blocking dump.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class LogSwitch:
         self._state = state
         self._gate = gate
         self._pause: Pause | None = None
+        self._obeyed = threading.Event()
         self._note(pause_of(state, LOG_KEY))
 
     @property
@@ -75,10 +81,21 @@ class LogSwitch:
         """None: the log is read."""
         return self._pause
 
+    def is_off(self) -> bool:
+        """Asked by the engine each time before it reads."""
+        if self._pause is None:
+            return False
+        self._obeyed.set()
+        return True
+
     def turn_off(self, by: str) -> Pause:
-        """Read no more of it, until `turn_on`. Durable when this returns."""
+        """Read no more of it, until `turn_on`. Durable when this returns, and what is committed
+        from now on is not read; unless the engine is kept from asking for `OBEY_S`.
+        """
         found = pause(self._state, LOG_KEY, by)
+        self._obeyed.clear()
         self._note(found)
+        self._obeyed.wait(OBEY_S)
         return found
 
     def turn_on(self) -> bool:

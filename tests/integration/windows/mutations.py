@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.property.test_windows_model import PaperWindows
 
@@ -108,6 +109,15 @@ def new_keys_ignored(patch: Patch) -> None:
     _superseding(patch, lambda changed: changed.effect == KeyEffect.GONE)
 
 
+def order_of_changes_ignored(patch: Patch) -> None:
+    """A key that went needs nothing, though a row that lacks columns has taken it since."""
+
+    def completed(self: history.ChangedKeys) -> Any:
+        return self.key.filter(pa.array(np.isin(self.effect, history.COMPLETING)))
+
+    patch.setattr(history.ChangedKeys, "completed", completed)
+
+
 def partial_rows_ignored(patch: Patch) -> None:
     """A record that lacks columns supersedes nothing."""
     partial = [KeyEffect.PARTIAL, KeyEffect.MOVED_PARTIAL]
@@ -148,7 +158,7 @@ def key_columns_ignored(patch: Patch) -> None:
 
 def partial_rows_complete(patch: Patch) -> None:
     """A record that lacks columns is taken for a whole row."""
-    patch.setattr(windows, "COMPLETING", tuple(int(effect) for effect in KeyEffect))
+    patch.setattr(history.ChangedKeys, "completed", lambda self: self.key)
 
 
 def refetches_not_stored(patch: Patch) -> None:

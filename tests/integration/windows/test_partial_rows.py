@@ -51,6 +51,25 @@ def test_row_superseded_by_a_partial_record_is_read_again(make: Make) -> None:
     assert [(e.op, e.n) for e in events if e.key == ("9",)] == [("U", 2), ("r", 2)]
 
 
+@rule(mutations.order_of_changes_ignored)
+def test_row_that_lacks_columns_and_takes_the_key_of_a_deleted_one_is_read_again(
+    make: Make,
+) -> None:
+    """Its key is read while the transaction can't be seen: that the key went tells nothing of the
+    row that has it now.
+    """
+    live = ten_big_rows(make(chunk_rows=3))
+    hung = live.hang_emitted(
+        "DELETE FROM t WHERE id = 5", "UPDATE t SET id = 5, n = 2 WHERE id = 9"
+    )
+    dump = live.dump()
+    live.wait_for(lambda: any(e.op == "r" and e.key == ("10",) for e in live.events()), "the rest")
+    hung.release()
+    live.dumped(dump)
+    events = live.check()
+    assert [(e.op, e.n) for e in events if e.key == ("5",) and e.op in "Ur"] == [("U", 2), ("r", 2)]
+
+
 @rule(mutations.refetches_not_stored)
 def test_key_is_read_again_after_a_crash(make: Make) -> None:
     """Crash with the chunk durable and its progress not stored."""

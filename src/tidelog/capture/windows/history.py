@@ -25,6 +25,8 @@ from tidelog.model.records import (
     UInt8s,
 )
 
+COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))
+
 
 class Journal:
     """Emitted transactions that no snapshot has shown visible yet, as (xid, schema id) pairs.
@@ -131,6 +133,24 @@ class ChangedKeys:
     def bytes(self) -> int:
         return int(self.key.nbytes) + 25 * len(self)
 
+    def completed(self) -> pa.BinaryArray:
+        """Those whose whole state the records tell: a record has all columns, or says that the key
+        is gone, and none that lacks columns brings a row to the key after that.
+        """
+        completing = np.isin(self.effect, COMPLETING)
+        if not (self.effect == KeyEffect.MOVED_PARTIAL).any():
+            return self.key.filter(pa.array(completing))
+        # What was read back from the event log comes in any order: there what lacks columns counts.
+        rank = np.where(self.sequence >= 0, np.arange(len(self)) + 1, np.where(completing, -1, 0))
+        order = np.argsort(rank, kind="stable")
+        codes = self.key.dictionary_encode()
+        code = codes.indices.to_numpy()
+        told, lacks = np.full((2, len(codes.dictionary)), -2, np.int64)
+        for ranks, wanted in ((told, completing), (lacks, self.effect == KeyEffect.MOVED_PARTIAL)):
+            mine = order[wanted[order]]
+            ranks[code[mine]] = rank[mine]  # of equal keys the last
+        return codes.dictionary.filter(pa.array(told > lacks))
+
     def filter(self, keep: Bools) -> ChangedKeys:
         return ChangedKeys(
             self.key.filter(pa.array(keep)), self.effect[keep], self.xid[keep], self.sequence[keep]
@@ -224,6 +244,3 @@ class KeyHistory:
     def truncated_unseen(self, snapshot: Snapshot) -> bool:
         xids = np.array(self._truncates, np.int64)
         return bool(len(xids)) and not bool(snapshot.visible(xids).all())
-
-
-COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))

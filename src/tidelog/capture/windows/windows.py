@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.capture.windows.history import COMPLETING, ChangedKeys, Journal, KeyHistory
+from tidelog.capture.windows.history import ChangedKeys, Journal, KeyHistory
 from tidelog.capture.windows.states import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -375,8 +375,7 @@ class Windows:
             everything = np.arange(len(rows), dtype=np.int32)
             keys = self._keys.keys(rows, everything, chunk.schema).keys()
             superseded = pc.is_in(keys, value_set=changed.key)
-            completing = changed.key.filter(pa.array(np.isin(changed.effect, COMPLETING)))
-            lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
+            lacking = pc.and_not(superseded, pc.is_in(keys, value_set=changed.completed()))
             refetch = [key.as_py() for key in keys.filter(lacking)]
             if superseded.true_count:
                 keep = ~superseded.to_numpy(zero_copy_only=False)

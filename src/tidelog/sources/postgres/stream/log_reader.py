@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -236,11 +237,8 @@ class PostgresLogReader:
     def identify(self) -> SourceId:
         """Which log this is; connects if need be."""
         if self._source is None:
-            stream = ReplicationStream(self._dsn, purpose=self._slot)
-            try:
+            with closing(ReplicationStream(self._dsn, purpose=self._slot)) as stream:
                 found = stream.identify()
-            finally:
-                stream.close()
             self._told = SourceId("postgres", found.system, found.database, found.timeline)
             return self._told
         return self._source

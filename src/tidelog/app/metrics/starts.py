@@ -33,7 +33,9 @@ class Starts:
         begun anew since it was told last.
 
         Args:
+            metric: of which it is one.
             labels: their values.
+            value: how far it is.
             since_ns: the leadership; 0: not known.
             now_ns: when it has this value.
         """

@@ -185,7 +185,7 @@ def _metric(
         export.NumberDataPoint(
             attributes=dict(zip(metric.labels, labels, strict=True)),
             start_time_unix_nano=(
-                starts.of(metric, labels, value, since_ns, now_ns) if counts else None
+                starts.of(metric, labels, value, since_ns, now_ns) if counts else now_ns
             ),
             time_unix_nano=now_ns,
             value=value,

@@ -203,7 +203,7 @@ class Channels:
         return True
 
     def close(self) -> None:
-        """In the reverse order of `open`: what comes in may still tell. All, whatever one raises."""
+        """In the reverse order of `open`; each one, also if another raises."""
         with ExitStack() as closing:
             for each in (self._kafka_notifications, self._notifier, self._kafka):
                 if each is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -40,13 +41,17 @@ def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
         url = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
         source = Source(database, tmp_path, state=url)
         text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")
-        source.config_file.write_text(text)
+        signals = tmp_path / "signals.jsonl"
+        source.config_file.write_text(f"{text}control: {{signal_file: '{signals}'}}\n")
         try:
             first = source.start()
             source.wait_led()
             source.write(1, 10)
             source.wait_for(lambda: len(source.inserted()) == 10)
             server.stop("immediate")
+            asked = {"data-collections": ["app.t"], "type": "incremental"}
+            signal = {"id": "while-away", "type": "execute-snapshot", "data": asked}
+            signals.write_text(json.dumps(signal) + "\n")
             time.sleep(2)  # it tells its status, looks for commands, and looks after the log
             source.write(11, 20)
             source.wait_for(lambda: len(source.inserted()) == 20)
@@ -54,6 +59,7 @@ def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
             source.wait_for(lambda: app.status(source.config)["leader"])
             outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30)
             assert outcome["state"] == "done"
+            source.wait_for(lambda: "while-away" in str(app.status(source.config)["dumps"]))
             log = EventLog.open(source.config.log.path)
             assert {segment.epoch for segment in log.chain().segments} == {1}
             assert not first.died

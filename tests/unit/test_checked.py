@@ -4,8 +4,10 @@ store already.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tidelog.app.checked import note_check, summary
 from tidelog.app.web import checks
 from tidelog.app.web.checks import Checks
 from tidelog.config import Config, parse_config
-from tidelog.errors import SourceError, UsageError
+from tidelog.errors import SourceError, StateError, UsageError
 from tidelog.state.opening import open_state
 
 
@@ -49,6 +51,46 @@ def test_the_worst_findings_are_kept_and_counted() -> None:
     assert [each["level"] for each in found["findings"][:3]] == ["error", "warning", "ok"]
     assert len(found["findings"]) == checked.FINDINGS
     assert len(found["findings"][1]["message"]) == checked.TEXT
+
+
+def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None:
+    far = "x" * (checked.TEXT - 30)  # the cut comes after the password's beginning
+    message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
+    fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
+    kept(config)  # which makes the store
+    note_check(config, [{**finding("error", message), "fix": fix}])
+    found = kept(config)
+    assert found is not None
+    assert "hunter" not in str(found)
+    assert "proxy fails" in str(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path) -> None:
+    kept(config)
+    for place in (tmp_path, *tmp_path.iterdir()):
+        os.chown(place, 65534, 65534)
+    with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
+        note_check(config, [finding("ok")])
+        assert checked.noted(state) is not None
+        assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
+        assert len(list(tmp_path.iterdir())) > 1
+    assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), StateError("away")])
+def test_a_store_that_is_not_theirs_to_look_at_fails_no_check(
+    config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    told: list[object] = []
+
+    def refuse(_place: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(checked, "state_exists", refuse)
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    note_check(config, [finding("ok")])
+    assert told == []
 
 
 def test_a_check_makes_no_state_store(config: Config, tmp_path: Path) -> None:
@@ -106,3 +148,20 @@ def test_a_check_that_fails_is_told_and_can_be_begun_again(
     running.begin()
     assert wait_for_end(running) == {"running": False, "trouble": told, "found": None}
     running.begin()
+
+
+def test_a_check_whose_thread_can_not_be_started_keeps_none_from_being_begun(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(checks, "check", lambda _config: [finding("ok")])
+    running = Checks(config)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(UsageError, match="can't start a thread"):
+            running.begin()
+    assert not running.latest(None)["running"]
+    running.begin()
+    assert wait_for_end(running)["found"]["counts"]["ok"] == 1

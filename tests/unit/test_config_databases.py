@@ -139,3 +139,13 @@ def test_the_command_line_takes_one_of_them(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     found = CliRunner().invoke(cli.app, ["--database", "bar", "status", file])
     assert "'bar' is not in source.databases" in str(found.exception)
+
+
+def test_metrics_of_each_database_are_series_of_their_own(tmp_path: Path) -> None:
+    rest = "control: {otlp: {endpoint: 'http://h:4318/v1/metrics', service_name: tide}}\n"
+    shop, other = of_each_database(load(tmp_path, rest)).values()
+    assert shop.control.otlp is not None
+    assert other.control.otlp is not None
+    assert shop.control.otlp.service_name == "tide_shop"
+    assert other.control.otlp.service_name == f"tide_{label_of('Größe/2')}"
+    assert shop.control.otlp.endpoint.reveal() == "http://h:4318/v1/metrics"

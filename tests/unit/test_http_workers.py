@@ -6,9 +6,14 @@ import asyncio
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
+from tidelog.app.metrics import routes as metrics
+from tidelog.control.channels import rest
 from tidelog.control.channels.workers import BusyError, SilentError, Workers
 
 
@@ -20,7 +25,7 @@ def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
             with pytest.raises(SilentError):
                 await workers.run(lambda: go_on.wait(30), 0.05)
         begun = time.monotonic()
-        with pytest.raises(BusyError):
+        with pytest.raises(BusyError, match=r"nothing was begun.*ask again in some seconds"):
             await workers.run(lambda: 1, 30)
         assert time.monotonic() - begun < 5
         go_on.set()
@@ -81,3 +86,51 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
     with pytest.raises(SilentError):
         asyncio.run(work())
     assert ended.wait(30)  # by then the loop is closed
+
+
+def test_a_process_without_threads_left_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(1)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(BusyError, match="can't start a thread"):
+                await workers.run(lambda: 1, 30)
+        assert await workers.run(lambda: 7, 30) == 7
+
+    asyncio.run(work())
+
+
+def test_who_waits_for_status_or_metrics_keeps_nobody_from_health(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rest, "THREADS", 2)
+    monkeypatch.setattr(rest, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.1)
+    go_on, token = threading.Event(), {"Authorization": "Bearer t0ken"}
+
+    def slow() -> dict[str, Any]:
+        go_on.wait(60)
+        return {}
+
+    surface: Any = SimpleNamespace(status=slow)
+    readings: Any = SimpleNamespace(status=lambda: {}, samples=lambda: go_on.wait(60) and ())
+    health = metrics.Health(readings, lambda: "h", ("t0ken",))
+    app = rest.application(lambda: rest.Leadership(surface), "t0ken", health.routes())
+    with TestClient(app) as client:
+        try:
+            for path, places in (("/status", 2), ("/metrics", metrics.THREADS)):
+                kinds = [
+                    client.get(path, headers=token).json()["error"]["kind"]
+                    for _ in range(places + 1)
+                ]
+                assert kinds == ["NoAnswer"] * places + ["Busy"]
+            busy = client.get("/status", headers=token)
+            assert "ask again in some seconds" in busy.json()["error"]["message"]
+            for path in ("/health", "/health/live", "/health/ready"):
+                assert client.get(path).status_code == 200
+        finally:
+            go_on.set()

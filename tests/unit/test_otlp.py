@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.otlp_receiver import OtlpReceiver, labels
 from tests.unit.test_metrics import FULL
 from tests.unit.test_overview import output
 
@@ -71,6 +71,19 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
+BY_OUTPUT = (("output", "delta"), ("pipeline", "shop"))
+
+
+def points(receiver: OtlpReceiver) -> dict[tuple[str, Any, float], Any]:
+    """Of all requests: the first point of each counter that has the value."""
+    found: dict[tuple[str, Any, float], Any] = {}
+    for request in receiver.requests:
+        for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+            for point in metric.sum.data_points:
+                found.setdefault((metric.name, labels(point), point.as_double), point)
+    return found
+
+
 def leads(receiver: OtlpReceiver) -> bool:
     return receiver.series().get((LEADING.name, ())) == 1
 
@@ -113,8 +126,36 @@ def test_kinds_units_and_texts_are_those_of_the_table(receiver: OtlpReceiver, pu
             assert found.sum.is_monotonic
             assert found.sum.aggregation_temporality == 2  # cumulative
             [point, *_] = found.sum.data_points
-            assert point.start_time_unix_nano == FULL["since_ms"] * 1_000_000
-            assert point.time_unix_nano > point.start_time_unix_nano
+            if not metric.of_output:  # theirs outlive a leadership
+                assert point.start_time_unix_nano == FULL["since_ms"] * 1_000_000
+                assert point.time_unix_nano > point.start_time_unix_nano
+
+
+def test_a_counter_that_goes_down_begins_anew(
+    receiver: OtlpReceiver, push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pipeline counts outlives the leadership: as a value of that, all of it would seem to
+    have come since.
+    """
+    name, rows = "tidelog_output_records_total", [output(all_records=700)]
+    monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: rows)
+    monkeypatch.setattr("tidelog.app.metrics.reading.LOG_EVERY_S", 0.0)
+    pushing = push()
+    pushing.lead(surface)
+    pushing.start()
+
+    def told(value: float) -> Any:
+        wait_for(lambda: (name, BY_OUTPUT, value) in points(receiver), f"{value} is told")
+        return points(receiver)[(name, BY_OUTPUT, value)]
+
+    first = told(700.0)
+    assert first.start_time_unix_nano == first.time_unix_nano  # who knows since when
+    rows[0]["all_records"] = 900
+    second = told(900.0)
+    assert second.start_time_unix_nano == first.start_time_unix_nano
+    rows[0]["all_records"] = 20
+    third = told(20.0)
+    assert second.start_time_unix_nano < third.start_time_unix_nano < third.time_unix_nano
 
 
 def test_who_leads_and_stands_by_is_told_at_once(receiver: OtlpReceiver, push: Push) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.dumps.schedule import DumpSchedule
@@ -202,11 +203,11 @@ class Channels:
         return True
 
     def close(self) -> None:
-        if self._kafka is not None:
-            self._kafka.close()
-        self._notifier.close()
-        if self._kafka_notifications is not None:
-            self._kafka_notifications.close()
+        """In the reverse order of `open`; each one, also if another raises."""
+        with ExitStack() as closing:
+            for each in (self._kafka_notifications, self._notifier, self._kafka):
+                if each is not None:
+                    closing.callback(each.close)
 
     def _signals_from_kafka(self, intake: SignalIntake) -> KafkaSignals | None:
         section, place = self._config.control.signal_kafka, signal_place(self._config)

@@ -1,4 +1,4 @@
-"""What `check` found last, kept for the web page."""
+"""What `check` found last, kept for the web page: without passwords, whoever checked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
+from tidelog.app.redaction import redacted
 from tidelog.config import Config
 from tidelog.errors import TidelogError
 from tidelog.ports import StateStore
@@ -22,7 +23,7 @@ _WORST_FIRST: Final = ("error", "warning", "ok")
 
 
 def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``at_ms``, how many findings there are of each level, and the worst of them."""
+    """``at_ms``, how many findings there are of each level, and the worst of them, `redacted`."""
     ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each["level"]))
     return {
         "at_ms": time.time_ns() // 1_000_000,
@@ -30,7 +31,10 @@ def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             level: sum(each["level"] == level for each in findings) for level in _WORST_FIRST
         },
         "findings": [
-            {name: str(each[name])[:TEXT] for name in ("check", "level", "message", "fix")}
+            {
+                name: redacted(str(each[name]))[:TEXT]
+                for name in ("check", "level", "message", "fix")
+            }
             for each in ranked[:FINDINGS]
         ],
     }
@@ -48,12 +52,12 @@ def note(config: Config, found: Mapping[str, Any]) -> None:
 
 
 def note_check(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
-    """The same, of who only wants to know what was found: a store that is away is no failure, and
-    one that hangs is not waited for.
+    """The same, of who only wants to know what was found: a store that is away, or is not theirs to
+    write to, is no failure, and one that hangs is not waited for.
     """
 
     def keep() -> None:
-        with suppress(TidelogError):
+        with suppress(TidelogError, OSError):
             note(config, summary(findings))
 
     thread = threading.Thread(target=keep, name="tidelog-note-check", daemon=True)

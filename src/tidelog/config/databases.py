@@ -44,11 +44,16 @@ def of_database(config: Config, database: str) -> Config:
     signals, kafka = config.control.signal_file, config.control.signal_kafka
     if kafka is not None and kafka.key is not None:
         kafka = kafka.model_copy(update={"key": f"{kafka.key}_{label}"})
+    otlp = config.control.otlp
+    if otlp is not None and otlp.service_name is not None:
+        # Series of two databases that are called alike would be one.
+        otlp = otlp.model_copy(update={"service_name": f"{otlp.service_name}_{label}"})
     control = config.control.model_copy(
         update={
             "notification_file": file and file.with_name(_named(file.name, label)),
             "signal_file": signals and signals.with_name(_named(signals.name, label)),
             "signal_kafka": kafka,
+            "otlp": otlp,
         }
     )
     log = config.log.model_copy(update={"path": f"{config.log.path.rstrip('/')}/{label}"})

@@ -26,7 +26,8 @@ class Otlp(Section):
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,100}$",
         description="The resource's `service.name`, in the namespace `tidelog`: alike for a leader "
-        "and those that stand by for it. Unset: the source's name in notifications.",
+        "and those that stand by for it. With `source.databases` each one's name is added. Unset: "
+        "the source's name in notifications.",
         examples=["shop"],
     )
     every_ms: Milliseconds = Field(

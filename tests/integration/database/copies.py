@@ -20,6 +20,7 @@ from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.transforms import Step
 
 OWN = "own"
 TASK = WriteTask("out", "generation", 0, 1, 0)
@@ -35,13 +36,14 @@ class Copy:
     soft: bool = False
     own: str = OWN
     floor: int = 0
+    steps: Sequence[Step] = ()
     attempt: int = field(default=0, init=False)
 
     def prepare(self) -> TableLayout:
         """Create the table, or take the one that is there."""
         session = self.dialect.connect("test")
         try:
-            tables = Tables(self.dialect, "out", (), self.namespace, self.own, self.soft)
+            tables = Tables(self.dialect, "out", self.steps, self.namespace, self.own, self.soft)
             metadata_tables.create(session, self.dialect, self.own)
             place = tables.place(session, self.table)
             tables.create(session, self.table, place)
@@ -91,7 +93,10 @@ def copy_of(dialect: Dialect, schema: TableSchema, kind: str, namespace: str, **
     """Of a table of a source of this kind."""
     columns = to_arrow_schema(shapes.row_type(schema), timezone="UTC")
     origin = SourceId(kind, "1", "shop", 1)
-    table = TargetTable(schema.table, str(schema.table), schema, columns, schema.match_key, origin)
+    table = TargetTable(
+        schema.table, str(schema.table), schema, columns, schema.match_key, origin,
+        {column.name: column for column in schema.columns},
+    )  # fmt: skip
     return Copy(dialect, table, namespace, **how)
 
 

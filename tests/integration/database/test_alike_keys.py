@@ -7,6 +7,7 @@ the row would be lost.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
@@ -17,6 +18,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
+from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +70,63 @@ def test_fractions(kind: str, mysql_server: MySqlFamilyServer, mysql_database: s
         copy.select(found[1])
     copy.prepare()
     mysql_server.drop_database("own_of_fractions")
+
+
+CI, AS_CS = "CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "COLLATE utf8mb4_0900_as_cs"
+
+
+@pytest.mark.parametrize(
+    ("origin", "source", "column"),
+    [
+        ("postgres", "date", "datetime"),
+        ("mysql", "date", "datetime"),
+        ("postgres", "uuid", f"varchar(36) {CI}"),
+        ("postgres", "inet", f"varchar(60) {CI}"),
+        ("mysql", "enum('small','large')", f"varchar(36) {CI}"),
+        ("mysql", "enum('small','large')", f"enum('small','large') {CI}"),
+    ],
+)
+def test_what_a_source_tells_in_one_way_is_not_refused(
+    origin: str, source: str, column: str, mysql_server: MySqlFamilyServer, mysql_database: str
+) -> None:
+    own = f"{mysql_database}_own"
+    kind = "text" if origin == "mysql" and source != "date" else source
+    schema = table_schema([("id", kind), ("v", "text")], key=["id"])
+    schema = replace(
+        schema, columns=(replace(schema.columns[0], type_name=source), *schema.columns[1:])
+    )
+    copy = copy_of(MySql(mysql_server.dsn()), schema, origin, mysql_database, own=own)
+    copy.select(f"CREATE TABLE {{t}} (id {column} PRIMARY KEY, v varchar(100))")
+    copy.prepare()
+    # Also where steps change other columns.
+    copy.steps = (Step("compute", {"w": "upper(v)"}), Step("drop", ["w"]))
+    copy.prepare()
+    mysql_server.drop_database(own)
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "why"),
+    [
+        ("enum('a','A')", f"varchar(36) {CI}", "case or accents"),
+        ("enum('e','é')", f"varchar(36) {CI}", "case or accents"),
+        ("varchar(36)", f"varchar(36) {AS_CS}", "in how characters are composed"),
+        ("varchar(36)", "varchar(36) COLLATE utf8mb4_0900_as_ci", "in case for one"),
+        ("varchar(36)", "enum('a','b') CHARACTER SET utf8mb4", "case or accents"),
+    ],
+)
+def test_what_can_differ_is_named(
+    source: str, column: str, why: str, mysql_server: MySqlFamilyServer, mysql_database: str
+) -> None:
+    own = f"{mysql_database}_own"
+    schema = table_schema([("id", "text"), ("v", "text")], key=["id"])
+    schema = replace(
+        schema, columns=(replace(schema.columns[0], type_name=source), *schema.columns[1:])
+    )
+    copy = copy_of(MySql(mysql_server.dsn()), schema, "mysql", mysql_database, own=own)
+    copy.select(f"CREATE TABLE {{t}} (id {column} PRIMARY KEY, v varchar(100))")
+    with pytest.raises(OutputRefusedError, match=f"texts that differ .*{why}"):
+        copy.prepare()
+    mysql_server.drop_database(own)
 
 
 @pytest.mark.thorough

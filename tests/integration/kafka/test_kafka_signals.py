@@ -188,7 +188,7 @@ def test_what_retention_removed_is_told_and_the_rest_acted_on(
     topic.forget(4)
     heard.lead()
     heard.act_on(*"abef")
-    assert "has no offset 2 any more, and is read again from 4" in caplog.text
+    assert "has no offset 2 any more, and is read on from 4" in caplog.text
 
 
 def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(

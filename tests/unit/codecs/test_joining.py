@@ -56,6 +56,14 @@ def test_columns_of_different_lengths_are_refused() -> None:
             join([words, "-", other], "")
 
 
+def test_a_column_of_no_rows_goes_with_no_other() -> None:
+    some, none = pa.array(["a", "b"]), pa.array([], pa.string())
+    for pieces in ([some, none], [none, some], ["x", TextCells(none, "(", ")"), some]):
+        with pytest.raises(ValueError, match="different lengths"):
+            join(pieces, "NULL")
+    assert join(["x", none, none], "NULL").to_pylist() == []
+
+
 def test_of_numbers_of_any_width_enclosed_or_not() -> None:
     for kind in (pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()):
         numbers = pa.array([1, None, 120, 7], kind).slice(1)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from tidelog._version import __version__
 from tidelog.app.metrics.reading import Known, Readings
+from tidelog.app.metrics.starts import Starts
 from tidelog.app.metrics.table import Metric
 from tidelog.config.otlp import Otlp
 from tidelog.errors import MissingExtraError
@@ -53,6 +54,7 @@ class OtlpPush:
         self._host = urlsplit(section.endpoint.reveal()).hostname or ""
         self._surface: Surface | None = None
         self._readings = Readings(self._status, log_path)
+        self._starts = Starts()
         self._resource = Resource.create(
             {
                 "service.namespace": "tidelog",
@@ -120,7 +122,7 @@ class OtlpPush:
     def _push(self) -> None:
         self._refusal = ""
         try:
-            data = _metrics_data(self._readings, self._resource)
+            data = _metrics_data(self._readings, self._resource, self._starts)
             taken = self._exporter.export(data) is self._taken and not self._refusal
         except Exception as error:  # noqa: BLE001 - of OpenTelemetry, whose texts may hold headers
             taken, self._refusal = False, type(error).__name__
@@ -155,16 +157,16 @@ def _not_ours(record: logging.LogRecord) -> bool:
     return record.threadName != _THREAD
 
 
-def _metrics_data(readings: Readings, resource: Any) -> Any:
+def _metrics_data(readings: Readings, resource: Any, starts: Starts) -> Any:
     """OpenTelemetry's ``MetricsData`` of now."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     now_ns = time.time_ns()
     status = readings.status() or {}
-    since_ns = int(status.get("since_ms") or 0) * 1_000_000 or now_ns
+    since_ns = int(status.get("since_ms") or 0) * 1_000_000
     found = [
-        _metric(metric, samples, since_ns, now_ns)
+        _metric(metric, samples, starts, since_ns, now_ns)
         for metric, samples in readings.samples()
         if samples
     ]
@@ -172,21 +174,26 @@ def _metrics_data(readings: Readings, resource: Any) -> Any:
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _metric(metric: Metric, samples: Iterable[Known], since_ns: int, now_ns: int) -> Any:
+def _metric(
+    metric: Metric, samples: Iterable[Known], starts: Starts, since_ns: int, now_ns: int
+) -> Any:
     """Named as for Prometheus, so that queries and rules are the same."""
     from opentelemetry.sdk.metrics import export
 
+    counts = metric.kind == "counter"
     points = [
         export.NumberDataPoint(
             attributes=dict(zip(metric.labels, labels, strict=True)),
-            start_time_unix_nano=since_ns,
+            start_time_unix_nano=(
+                starts.of(metric, labels, value, since_ns, now_ns) if counts else now_ns
+            ),
             time_unix_nano=now_ns,
             value=value,
         )
         for labels, value in samples
     ]
     data: Any
-    if metric.kind == "counter":
+    if counts:
         temporality = export.AggregationTemporality.CUMULATIVE
         data = export.Sum(points, aggregation_temporality=temporality, is_monotonic=True)
     else:

@@ -44,7 +44,8 @@ class Health:
         self._leader = leader
         self._tokens = tokens
         self._brake = brake or Brake()
-        self._workers, self._healthy = Workers(THREADS), Workers(THREADS)
+        self._workers = Workers(THREADS)
+        self._healthy = Workers(THREADS)  # of its own: whoever reads metrics keeps none from it
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(readings))
 
@@ -64,7 +65,9 @@ class Health:
         encode, media = choose_encoder(request.headers.get("accept", ""))
         try:
             body = await self._workers.run(lambda: encode(self._registry), PATIENCE_S)
-        except (BusyError, SilentError):
+        except BusyError as busy:
+            return JSONResponse({"error": {"kind": "Busy", "message": str(busy)}}, 503)
+        except SilentError:
             return JSONResponse({"error": {"kind": "NoAnswer"}}, 503)
         return Response(body, media_type=media)
 

@@ -25,7 +25,7 @@ class Metric:
     Attributes:
         name: as scraped; a counter's ends in ``_total``.
         kind: a gauge may fall; a counter falls only when another leadership begins, and one of an
-            output never.
+            output only when what its pipeline noted was removed.
         about: one sentence.
         labels: their names.
         samples: of a status document and the overview made from it.
@@ -36,6 +36,11 @@ class Metric:
     about: str
     samples: Callable[[Mapping[str, Any], Overview], Iterable[Sample]]
     labels: tuple[str, ...] = ()
+
+    @property
+    def of_output(self) -> bool:
+        """Is it told by pipelines, so that it outlives the leadership of a capture?"""
+        return self.labels == _BY_OUTPUT
 
 
 def _one(value: Callable[[Mapping[str, Any], Overview], float | None]) -> Any:

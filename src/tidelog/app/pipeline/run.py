@@ -17,7 +17,7 @@ from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, UsageError
+from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.outputs.base.kinds import OwnKind
@@ -197,7 +197,8 @@ def pipeline(
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
     """Capture and pipeline together; ends when either ends, and raises what ended it. Each leads or
     stands by for itself. Where capture is complete (``snapshot: initial_only``), what it captured
-    is delivered first; then IncompleteDumpError is raised if that lacks tables.
+    is delivered first; then IncompleteDumpError is raised if that lacks tables, also where it could
+    not be delivered.
     """
     if config.outputs:
         check_installed(config.outputs)
@@ -243,6 +244,8 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         # What was captured is delivered below, by nobody but us: not while a batch is under way.
         thread.join(None if complete.is_set() else 60)
     if failures:
+        if lacking:
+            logger.warning("%s", lacking[0])
         raise failures[0]
     if complete.is_set() and config.outputs:
         try:
@@ -251,5 +254,11 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
             )
         except LedElsewhereError as error:
             logger.warning("what was captured is delivered elsewhere: %s", error)
+        except TidelogError as error:
+            if not lacking:
+                raise
+            # What lacks is said, too: nobody would look for it once the rest is delivered.
+            text = f"{lacking[0]}; and what was captured is not delivered: {error}"
+            raise IncompleteDumpError(text) from error
     if lacking:
         raise lacking[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidelog.app import checked
 from tidelog.app.preflight import check
-from tidelog.app.web.settings import redacted
+from tidelog.app.redaction import redacted
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 
@@ -25,10 +25,19 @@ class Checks:
         self._trouble = ""
 
     def begin(self) -> None:
-        """Raises UsageError while another one runs."""
+        """Raises UsageError while another one runs, or if none can be begun."""
         if not self._running.acquire(blocking=False):
             raise UsageError("a check runs already; its result comes soon")
-        threading.Thread(target=self._run, name="tidelog-web-check", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="tidelog-web-check", daemon=True).start()
+        except BaseException as error:
+            self._running.release()
+            if isinstance(error, RuntimeError):
+                raise UsageError(
+                    "the check could not be begun, as this process can't start a thread: its host "
+                    "or container limits them; try again, or run `tidelog check`"
+                ) from None
+            raise
 
     def latest(self, kept: dict[str, Any] | None) -> dict[str, Any]:
         """``running``; ``trouble``: why the last one here ended without a result; ``found``: that
@@ -40,11 +49,7 @@ class Checks:
 
     def _run(self) -> None:
         try:
-            findings = check(self._config)
-            for finding in findings:
-                for name in ("message", "fix"):
-                    finding[name] = redacted(str(finding[name]))
-            self._found, self._trouble = checked.summary(findings), ""
+            self._found, self._trouble = checked.summary(check(self._config)), ""
             checked.note(self._config, self._found)
         except Exception as error:  # noqa: BLE001 - others' texts are not ours and may hold values
             told = str(error) if isinstance(error, TidelogError) else type(error).__name__

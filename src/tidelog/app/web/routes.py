@@ -52,7 +52,6 @@ SILENT: Final = (
     "its state store or event log does not answer yet; what was asked for goes on, and what was to "
     "be done may be done later: the list of who did what tells"
 )
-BUSY: Final = "too many requests wait for its state store or event log already"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -291,8 +290,8 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except Refused as refused:
             return refusal(refused)
-        except BusyError:
-            return refusal(Refused(503, "Busy", BUSY))
+        except BusyError as busy:
+            return refusal(Refused(503, "Busy", str(busy)))
         except SilentError:
             return refusal(Refused(504, "NoAnswer", SILENT))
         except UsageError as error:

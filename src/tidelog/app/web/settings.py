@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
+from tidelog.app.redaction import redacted
 from tidelog.config import Config
 from tidelog.config.loading import SECRET
 from tidelog.sections import SecretUrl
@@ -16,8 +16,6 @@ HIDDEN: Final = "(hidden)"
 FROM_VARIABLE: Final = "(from a variable)"
 _HIDDEN_TOO: Final = SECRET | {"command"}
 """Arguments of commands may be tokens; whoever only looks is not to have them."""
-_USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
-_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
 
 Place = tuple[str | int, ...]
 
@@ -83,8 +81,3 @@ def _dotted(place: Place) -> str:
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".")
-
-
-def redacted(text: str) -> str:
-    """Without passwords and keys of URLs, wherever in it they stand."""
-    return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))

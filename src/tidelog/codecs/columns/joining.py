@@ -105,7 +105,7 @@ class _Joining:
         self._rows: list[list[int]] = []
         self._constants = bytearray()
         self._lead = b""
-        self._n = 0
+        self._n: int | None = None
         self._kept: list[Any] = []
 
     def text(self, text: str) -> None:
@@ -113,9 +113,10 @@ class _Joining:
 
     def cells(self, cells: TextCells) -> None:
         valid = cells.valid()
-        if {len(cells), len(cells if valid is None else valid)} != {self._n or len(cells)}:
+        n = len(cells) if self._n is None else self._n  # 0: the first column has no rows
+        if {len(cells), len(cells if valid is None else valid)} != {n}:
             raise ValueError("columns of different lengths are no rows")  # kernels would not see it
-        self._n = len(cells)
+        self._n = n
         opening, closing = cells.opening.encode(), cells.closing.encode()
         if valid is None:  # then they are constants like others
             self._lead += opening
@@ -133,7 +134,7 @@ class _Joining:
         self._kept.append(constants)
         for field in (kernels.LEAD, kernels.OPENING, kernels.CLOSING):
             rows[:, field] += constants.address
-        return self._n, rows
+        return self._n or 0, rows
 
     def _add(
         self, column: tuple[int, int, int], valid: int, opening: bytes, closing: bytes

@@ -21,6 +21,8 @@ TIMEOUT_S: Final = 10.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _AFTER: Final = re.compile(r" \(after \d+ms [^)]*\)")  # differs from try to try
+NO_TOPIC_ID: Final = "A" * 22
+"""All bits zero (KIP-516)."""
 AGAIN: Final = "It is tried again by itself once that is mended."
 ONE_PARTITION: Final = "Make a topic with one partition: only that keeps signals in order."
 
@@ -56,11 +58,22 @@ class KafkaPlace:
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """A topic as brokers describe it. ``topic_id``: a topic of the same name made anew has
-    another.
+    another; `NO_TOPIC_ID`: brokers older than topic ids tell none.
     """
 
     topic_id: str
     partitions: int
+
+    def is_like(self, other: TopicFacts) -> bool:
+        """Is it the same topic, as far as ids tell, and no other way altered?"""
+        return self.partitions == other.partitions and same_topic(self.topic_id, other.topic_id)
+
+
+def same_topic(one_id: str, other_id: str) -> bool:
+    """False if a topic was deleted and made anew between them. An id that was not told, which
+    comes and goes with the brokers' version, says nothing.
+    """
+    return one_id == other_id or NO_TOPIC_ID in (one_id, other_id)
 
 
 def several(partitions: int) -> str:
@@ -157,4 +170,5 @@ def topic_facts(place: KafkaPlace) -> TopicFacts:
             raise ChannelError("there is no such topic", place.creation) from None
         admin.poll(0.2)  # calls `hear`
         raise heard.why(error) from None
-    return TopicFacts(str(found.topic_id), len(found.partitions))
+    topic_id = NO_TOPIC_ID if found.topic_id is None else str(found.topic_id)
+    return TopicFacts(topic_id, len(found.partitions))

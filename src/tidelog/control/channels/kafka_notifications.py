@@ -228,8 +228,15 @@ class KafkaNotifications:
         return self._closing_at is not None and time.monotonic() > self._closing_at
 
     def _pause(self, pause_s: float) -> None:
+        """Cut short once this is closed, for one more try; those after it have their pauses, too,
+        until that is over.
+        """
         with self._condition:
-            self._condition.wait_for(lambda: self._closing_at is not None, pause_s)
+            if self._closing_at is None:
+                self._condition.wait_for(lambda: self._closing_at is not None, pause_s)
+            else:
+                left_s = max(0.0, self._closing_at - time.monotonic())
+                self._condition.wait_for(self._is_over, min(pause_s, left_s))
 
     def _tell_dropped(self) -> None:
         with self._condition:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tidelog.control.channels.kafka import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    NO_TOPIC_ID,
     ONE_PARTITION,
     TIMEOUT_S,
     ChannelError,
@@ -27,6 +28,7 @@ from tidelog.control.channels.kafka import (
     KafkaPlace,
     TopicFacts,
     Trouble,
+    same_topic,
     several,
     topic_facts,
 )
@@ -185,6 +187,7 @@ class KafkaSignals:
             raise heard.why(error) from None
         try:
             bounds = consumer.get_watermark_offsets(self._partition(), timeout=TIMEOUT_S)
+            facts = self._named(facts)
             offset = self._start(facts, *bounds)
             consumer.assign([self._partition(offset)])
             self._works = True
@@ -208,11 +211,24 @@ class KafkaSignals:
         sizes = {"queued.max.messages.kbytes": 4096, "queued.min.messages": AT_ONCE}
         return Consumer(sizes | common(self._place.settings) | ours, logger=librdkafka_log)
 
+    def _known(self, topic_id: str) -> dict[str, Any] | None:
+        """How far the topic was read; None: never, or one of its name that was deleted since."""
+        document = self._state.get(STATE_KEY)
+        if document is None or document.value["topic"] != self._place.topic:
+            return None
+        return document.value if same_topic(document.value["topic_id"], topic_id) else None
+
+    def _named(self, facts: TopicFacts) -> TopicFacts:
+        """With the id that was known before, if none is told now: signals are known by it."""
+        if facts.topic_id != NO_TOPIC_ID:
+            return facts
+        known = self._known(facts.topic_id)
+        return facts if known is None else replace(facts, topic_id=known["topic_id"])
+
     def _start(self, facts: TopicFacts, low: int, high: int) -> int:
         """The offset to go on at, which is stored once it is none that was stored before."""
-        document = self._state.get(STATE_KEY)
-        known = {} if document is None else document.value
-        if (known.get("topic"), known.get("topic_id")) != (self._place.topic, facts.topic_id):
+        known = self._known(facts.topic_id)
+        if known is None:
             offset = high if self._begins_at_end else low
         elif low <= known["offset"] <= high:
             return int(known["offset"])
@@ -250,7 +266,7 @@ class KafkaSignals:
             if heard.all_down and heard.error is not None:
                 raise KafkaException(heard.error)
             if time.monotonic() >= look_at:
-                if topic_facts(self._place) != facts:
+                if not topic_facts(self._place).is_like(facts):
                     raise ChannelError("it was altered or made anew")
                 consumer.get_watermark_offsets(self._partition(), timeout=TIMEOUT_S)
                 look_at = time.monotonic() + LOOK_EVERY_S

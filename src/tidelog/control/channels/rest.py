@@ -148,7 +148,10 @@ class _Interface:
                     lambda: self._answer(handler, request, body), PATIENCE_S
                 )
                 return JSONResponse(document, status)
-            except (BusyError, SilentError):
+            except BusyError as busy:
+                body_ = {"error": {"kind": "Busy", "message": str(busy)}}
+                return JSONResponse(body_, 503, {"Retry-After": "5"})
+            except SilentError:
                 body_ = {"error": {"kind": "NoAnswer", "message": _SILENT}}
                 return JSONResponse(body_, 503, {"Retry-After": "5"})
             except Failed as failed:

@@ -86,7 +86,9 @@ def _endpoint(
                     return _error(413, f"a body has at most {_MAX_BODY_BYTES} bytes")
             document = await workers.run(lambda: answer(request, body), _PATIENCE_S)
             return JSONResponse(document, media_type=_MEDIA)
-        except (BusyError, SilentError):
+        except BusyError as busy:
+            return _error(50003, str(busy))
+        except SilentError:
             return _error(50003, "where schemas are kept does not answer")
         except _Refused as refusal:
             return _error(refusal.code, refusal.message)

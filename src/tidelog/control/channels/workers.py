@@ -6,13 +6,24 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _Found = TypeVar("_Found")
 
 
+_FULL: Final = (
+    "too many requests are answered at once, or wait for a state store or an event log that does "
+    "not answer; nothing was begun for this one: ask again in some seconds, from fewer clients. If "
+    "it stays so, see whether `tidelog status` answers on that host"
+)
+_NO_THREAD: Final = (
+    "this process can't start a thread, and nothing was begun for the request: ask again in some "
+    "seconds. If it stays so, raise what limits threads there (ulimit -u, the container's pids)"
+)
+
+
 class BusyError(Exception):
-    """All threads wait for something already."""
+    """Nothing was begun; the text says why, and what to do."""
 
 
 class SilentError(Exception):
@@ -32,7 +43,7 @@ class Workers:
     async def run(self, work: Callable[[], _Found], timeout_s: float) -> _Found:
         """What ``work`` returns, or raises. Raises BusyError at once, SilentError in the end."""
         if not self._places.acquire(blocking=False):
-            raise BusyError
+            raise BusyError(_FULL)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Found] = loop.create_future()
 
@@ -61,7 +72,7 @@ class Workers:
             threading.Thread(target=go, name="tidelog-http-work", daemon=True).start()
         except RuntimeError:
             self._places.release()
-            raise BusyError from None
+            raise BusyError(_NO_THREAD) from None
         done, _ = await asyncio.wait([future], timeout=timeout_s)
         if not done:
             future.cancel()

@@ -25,6 +25,7 @@ _HARMLESS = ("select", "drop", "filter")
 # Types whose digits behind the point stand in brackets, and how many there are by kind of source
 # where nothing does.
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
+_ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
 _DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
 
 
@@ -208,16 +209,15 @@ class Tables:
         """Of the key: what the source tells apart must not be one row here."""
         if field.name not in table.key:
             return
-        source = self._source(table, field)
+        source = table.unchanged.get(field.name)
+        told = "" if source is None else source.type_name.lower()
+        why = ""
         if column.alike and pa.types.is_string(field.type):
-            one_spelling = source is not None and source.type_name.lower() == "uuid"
-            why = "" if one_spelling else "texts that differ in case or accents"
-        else:
-            given = _MOST_DIGITS
-            if source is not None:
-                given = _digits(source.type_name, _DIGITS.get(table.origin.kind, 0))
-            fewer = _digits(column.sql_type, self._dialect.digits) < given
-            why = "times that differ in their fractions" if column.base in _CLOCKS and fewer else ""
+            why = "" if _one_spelling(told) else f"texts that differ {_little(column.sql_type)}"
+        elif column.base in _CLOCKS and not pa.types.is_date(field.type):
+            given = _digits(told, _DIGITS.get(table.origin.kind, 0)) if told else _MOST_DIGITS
+            if _digits(column.sql_type, self._dialect.digits) < given:
+                why = "times that differ in their fractions"
         if why:
             change = self._dialect.widen(
                 self._quoted(field.name), self._type(session, table, field)
@@ -289,6 +289,26 @@ class Tables:
 
     def _refused(self, place: TableName, why: str) -> OutputRefusedError:
         return OutputRefusedError(f"output {self._output}: the table {place} {why}.")
+
+
+def _one_spelling(source_type: str) -> bool:
+    """Does the source give each of its values, as text, in one spelling, so that no two differ in
+    case, in accents or in how characters are composed?
+    """
+    if source_type.startswith("enum("):
+        members = [each.rstrip() for each in re.findall(r"'((?:[^']|'')*)'", source_type)]
+        plain = all(re.fullmatch(r"[A-Za-z0-9_. -]+", each) for each in members)
+        return plain and len({each.lower() for each in members}) == len(members)
+    return re.sub(r"\(.*?\)", "", source_type).strip() in _ONE_SPELLING
+
+
+def _little(sql_type: str) -> str:
+    """In what, at most, texts differ that a column of a collation takes for one."""
+    if re.search(r"_cs\b", sql_type):
+        return "in how characters are composed, as é of one and of two,"
+    if re.search(r"_as_ci\b", sql_type):
+        return "in case"
+    return "in case or accents"
 
 
 def _digits(sql_type: str, otherwise: int) -> int:

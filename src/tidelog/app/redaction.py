@@ -1,0 +1,16 @@
+"""Texts without what logs in."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidelog.sections import SecretUrl
+
+_USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
+_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    """Without passwords and keys of URLs, wherever in it they stand."""
+    return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))

@@ -9,7 +9,7 @@ import { bytes, count, plural, span } from "./format.js";
 export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
 // `site`: that of the click that began it, whichever is shown when it is confirmed.
-async function send(site, body, done) {
+export async function send(site, body, done) {
   const found = await post(`web/sites/${site}/commands`, body);
   if (found.state === "waiting") toast("Given, but no capture has acted on it yet; the one that leads next will.", "warning");
   else toast(done(found.details));
@@ -84,14 +84,16 @@ export function begin(chosen, site = context.site) {
     next.disabled = true;
     next.textContent = "Looks at the tables…";
     trouble.textContent = "";
+    let plan;
     try {
-      const plan = await post(`web/sites/${site}/plan`, { tables }, 300000);
-      if (isOpen(mine)) planned(site, tables, plan);
+      plan = await post(`web/sites/${site}/plan`, { tables }, 300000);
     } catch (error) {
       trouble.textContent = error.message;
       next.disabled = false;
       next.textContent = "Show the plan";
+      return;
     }
+    if (isOpen(mine)) planned(site, tables, plan);
   }, { class: "primary", "data-act": "plan" });
   const mine = open("Dump tables", [
     el("label", { for: "dump-tables" }, "Tables, one on each line; * stands for any text. Empty: all captured tables."),

@@ -149,7 +149,7 @@ function showActivity(found) {
     return el("tr", {},
       el("th", { scope: "row" }, el("span", { class: "name" }, name), fell.map((said) => el("div", { class: "drop-said" }, sign("warning"), ` ${said}`))),
       el("td", {}, spark(name, points, kinds, drops, first, last, fell)),
-      sums.map((sum) => el("td", { class: "number" }, count(sum))));
+      sums.map((sum, kind) => el("td", { class: "number", "data-label": KINDS[kind][1] }, count(sum))));
   };
   byId("activity-legend").replaceChildren(`${clock(first * 1000)} to ${clock(last * 1000)}`,
     ...KINDS.map(([, label], place) => el("span", { class: `key s${place}` }, key(place), label)), el("span", { class: "key" }, "▼ sudden drop"));

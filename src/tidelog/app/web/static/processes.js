@@ -23,7 +23,7 @@ function card(title, each, does, what, pause) {
   return el("div", { class: "row-card" }, sign(sense),
     el("div", {}, el("strong", {}, title),
       el("div", {}, each.leader ? `${each.leader} ${does}` : `nobody ${does}`),
-      el("div", { class: "muted" }, [
+      each.leader && el("div", { class: "muted" }, [
         each.since_ms ? `since ${clock(each.since_ms)}` : "", each.epoch ? `epoch ${each.epoch}` : "", each.zone,
       ].filter(Boolean).join(", ")),
       each.standbys.map((name) => el("div", { class: "muted" }, `${name} stands by`)),

@@ -157,7 +157,9 @@ export function remedy(text) {
     }
     toast("Copied.");
   }, { class: "small copy" }) : null;
-  return el("div", { class: "remedy" }, el("pre", {}, text), copy);
+  // An option is not torn apart at its hyphens where the line ends.
+  const words = text.split(/(\s+)/).map((each) => each.trim() ? el("span", { class: "word" }, each) : each);
+  return el("div", { class: "remedy" }, el("pre", {}, words), copy);
 }
 
 export function showOutputs(found) {

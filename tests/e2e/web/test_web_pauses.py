@@ -13,7 +13,7 @@ from tests.e2e.web.shop import OPERATOR, VIEWER, Shop, wait_for
 from tests.e2e.web.test_web_page import ask, login
 
 from tidelog import app
-from tidelog.control.commands import PauseLog, ResumeLog, ResumePipeline
+from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog, ResumePipeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -61,6 +61,11 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
         sql.execute("UPDATE customers SET name = 'while it was paused' WHERE id = 1")
     page.wait_for_timeout(2500)
     assert records(delivering) == before
+    dump = ExecuteSnapshot(dump_id="meanwhile", tables=("public.customers",))
+    app.send_command(delivering.config, dump, timeout_s=30)
+    page.wait_for_selector(".dump >> text=The log is paused by Anna on the web page.")
+    assert "held by capture" in page.inner_text(".dump")
+    assert page.locator(".dump >> text=Resume").count() == 0  # it would not
     # Another page, opened later, tells who it was.
     page.reload()
     page.wait_for_selector("#processes-list >> text=The log is paused by Anna on the web page")
@@ -69,6 +74,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     page.click("[data-act=confirm]")
     page.wait_for_selector("text=Pause the log…")
     wait_for(lambda: records(delivering) > before, "it is not read on")
+    page.wait_for_selector("text=No dump runs.")
     wait_for(lambda: page.inner_text("#audit-list").count("Anna") == 2, "audit")
     said = page.inner_text("#audit-list")
     assert "Anna paused the source's log" in said

@@ -18,7 +18,7 @@ from tidelog.app.overview.document import (
     Source,
     Verified,
 )
-from tidelog.app.overview.held import as_held, holds_on
+from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
@@ -217,6 +217,7 @@ def dumping(
             if table.get("status") == "running"
         ),
         failed=sum(table.get("status") == "failed" for table in tables),
+        held=reasons(dump.get("held") or ()),
     )
 
 

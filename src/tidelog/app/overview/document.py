@@ -193,6 +193,7 @@ class Dumping:
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
         paused_by: who paused it, as far as that is known; empty: it is not paused.
+        held: why capture itself has paused it, in sentences; nobody's command resumes it.
         reading: the tables that are read at the moment.
         failed: tables of it that could not be dumped.
     """
@@ -209,6 +210,7 @@ class Dumping:
     paused_by: str = ""
     reading: tuple[Reading, ...] = ()
     failed: int = 0
+    held: str = ""
 
 
 @dataclass(slots=True)

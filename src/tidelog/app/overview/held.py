@@ -26,7 +26,7 @@ def as_held(dump: Mapping[str, Any], holds: Sequence[Mapping[str, Any]]) -> Mapp
     """The dump as one that capture has paused, if there is anything that holds it."""
     if not holds:
         return dump
-    return {**dump, "status": DumpStatus.PAUSED, "paused_by": HELD_BY}
+    return {**dump, "status": DumpStatus.PAUSED, "paused_by": HELD_BY, "held": holds}
 
 
 def told_holds(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -102,12 +102,11 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
 def sentence(dump: Mapping[str, Any]) -> str:
     """How far it is, as `tidelog status` says it, and why it stands still if capture holds it."""
     from tidelog.app.overview import dumping
-    from tidelog.app.overview.held import as_held, reasons
+    from tidelog.app.overview.held import as_held
     from tidelog.cli.status_lines import of_dump
 
-    holds = dump.get("held") or ()
-    said = of_dump(dumping(as_held(dump, holds), int(time.time() * 1000)))
-    return f"{said}. {reasons(holds)}" if holds else said
+    found = dumping(as_held(dump, dump.get("held") or ()), int(time.time() * 1000))
+    return f"{of_dump(found)}. {found.held}" if found.held else of_dump(found)
 
 
 def delivery_sentence(found: Mapping[str, Any]) -> str:

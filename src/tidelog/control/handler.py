@@ -202,7 +202,6 @@ class Actor:
                 for p in choice.unmatched(command.tables, tables)
             ]
         shapes: dict[TableName, TableSchema] = {}
-        rows: dict[TableName, int] = {}
         for table in chosen:
             status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table is gone"
             try:
@@ -222,7 +221,8 @@ class Actor:
             elif wrong is not None:
                 rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:
-                shapes[table], rows[table] = shape.schema, shape.estimated_rows
+                shapes[table] = shape.schema
+        rows = self._catalogue.estimated_rows(list(shapes))
         return {table: shapes[table] for table in smallest_first(shapes, rows)}, rejected
 
     def _misunderstood(self, table: TableName, condition: str) -> str | None:

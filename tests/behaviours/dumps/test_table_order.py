@@ -25,8 +25,8 @@ def order(dumped: Dumped, dump: str) -> list[str]:
 
 @ways(TWO)
 def test_small_tables_are_read_first(make: Make, way: Way) -> None:
-    dumped = make(snapshot="initial")
-    for table, rows in ((LARGE, 300), (ALIKE, 9), (SMALL, 8)):
+    dumped = make(snapshot="initial", chunk_rows=1000)
+    for table, rows in ((LARGE, 4000), (ALIKE, 90), (SMALL, 80)):
         dumped.table(table, rows=rows)
         analyze(dumped, table)
     dumped.start()
@@ -54,17 +54,17 @@ def test_small_tables_are_read_first(make: Make, way: Way) -> None:
 
 @ways(only("postgres", TWO))
 def test_a_table_without_statistics_comes_last_and_partitions_count(make: Make) -> None:
-    dumped = make()
+    dumped = make(chunk_rows=1000)
     dumped.table("a_unknown", rows=3)
     dumped.sql.execute("CREATE TABLE b_parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
-    for low in (0, 100, 200):
+    for low in (0, 2000, 4000):
         dumped.sql.execute(
             f"CREATE TABLE b_parts_{low} PARTITION OF b_parts "
-            f"FOR VALUES FROM ({low}) TO ({low + 100})".encode()
+            f"FOR VALUES FROM ({low}) TO ({low + 2000})".encode()
         )
-    dumped.sql.execute("INSERT INTO b_parts SELECT generate_series(0, 299)")
+    dumped.sql.execute("INSERT INTO b_parts SELECT generate_series(0, 5999)")
     analyze(dumped, "b_parts")
-    dumped.table("c_whole", rows=200)
+    dumped.table("c_whole", rows=3000)
     analyze(dumped, "c_whole")
     dumped.start()
     dump = dumped.dump("public.a_unknown", "public.b_parts", "public.c_whole")
@@ -74,7 +74,7 @@ def test_a_table_without_statistics_comes_last_and_partitions_count(make: Make) 
 
 def test_the_order_of_tables() -> None:
     names = {name: TableName("p", name) for name in "abcdef"}
-    rows = dict(zip(names.values(), (1000, 3, 1, 0, 2), strict=False))
+    rows = {names[name]: count for name, count in zip("abde", (90_000, 0, 2000, 1), strict=True)}
     found = smallest_first(names.values(), rows)
-    assert "".join(table.name for table in found) == "cbeadf"
+    assert "".join(table.name for table in found) == "bedacf"
     assert smallest_first([], {}) == []

@@ -108,13 +108,13 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
 
 
 def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, int]:
-    """The engine's, of each that there is. Raises PyMySQL's errors."""
+    """The engine's, of those that it gives. Raises PyMySQL's errors."""
     wanted, found = set(tables), {}
     for namespace in sorted({table.namespace for table in tables}):
         for name, rows in connection.rows(_ESTIMATES, (namespace,)):
             table = TableName(namespace, _text(name))
-            if table in wanted:
-                found[table] = int(rows or 0)
+            if table in wanted and rows is not None:
+                found[table] = int(rows)
     return found
 
 

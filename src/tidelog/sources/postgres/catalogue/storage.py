@@ -63,9 +63,10 @@ WITH RECURSIVE tree AS (
   FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
-SELECT tree.nspname::text, tree.relname::text, sum(greatest(c.reltuples, 0))::float8
+SELECT tree.nspname::text, tree.relname::text, sum(c.reltuples)::float8
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
-WHERE c.relkind <> 'p' GROUP BY 1, 2
+WHERE c.relkind <> 'p' AND c.reltuples >= 0 AND (c.reltuples > 0 OR c.relpages > 0)
+GROUP BY 1, 2
 """
 
 # Columns are [name, xmin, oid of what generates it or 0], and a 1 behind a generated one that is
@@ -194,7 +195,7 @@ def storage_of(
 def estimated_rows(
     connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
 ) -> dict[TableName, int]:
-    """Of each that there is, that of all its partitions; 0: never looked at, or empty."""
+    """Of each that was vacuumed or analyzed; of a partitioned one, of such partitions."""
     names = ([table.namespace for table in tables], [table.name for table in tables])
     rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
     return {TableName(namespace, name): int(estimate) for namespace, name, estimate in rows}

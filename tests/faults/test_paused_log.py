@@ -4,7 +4,11 @@ it.
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,8 +23,10 @@ from typer.testing import CliRunner
 
 from tidelog import app
 from tidelog.cli import app as cli
+from tidelog.cli.watch.waiting import sentence
 from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import TidelogError
 from tidelog.sources.postgres.stream import replication
 
 pytestmark = pytest.mark.integration
@@ -84,6 +90,40 @@ def test_a_paused_log_stays_paused_until_somebody_resumes_it(source: Source) -> 
     assert app.dump_wait(source.config, "d1", timeout_s=60)["status"] == "completed"
     status = app.status(source.config)
     assert (status["log_paused"], list(status["overview"]["problems"])) == (None, [])
+
+
+def test_who_waits_for_a_dump_is_told_why_it_stands_still(source: Source) -> None:
+    source.start()
+    source.wait_led()
+    source.sql.execute("INSERT INTO app.t SELECT i, 'x' FROM generate_series(1, 50) i")
+    runner = CliRunner()
+    send(source, PauseLog(by="anna@db-host"))
+    why = "The log is paused by anna@db-host."
+    lines, ask = list[str](), [str(source.config_file), "--id", "d1", "-t", "app.t", "--wait"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", "dump", *ask, "--json"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            told = json.loads(line)
+            if told.get("held"):
+                break
+        (held,) = told["held"]
+        assert (held["why"], held["reason"]) == ("log_paused", why)
+        said = sentence(told)
+        assert said.startswith("d1 is paused by capture: 0 of 1 tables, 0 rows")
+        assert said.endswith(why)
+        with pytest.raises(TidelogError, match=re.escape(why)):
+            app.dump_wait(source.config, "d1", timeout_s=1.5)
+        assert runner.invoke(cli, ["resume", str(source.config_file), "--log"]).exit_code == 0
+        lines += process.stdout.readlines()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert json.loads(lines[-2])["held"] == []
+    assert json.loads(lines[-1])["status"] == "completed"
 
 
 def walsender(source: Source) -> int | None:

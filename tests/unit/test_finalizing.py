@@ -12,6 +12,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.dumps.finalize import wait_finalized
+from tidelog.capture.steering.pauses import PIPELINE_KEYS
+from tidelog.cli.watch.waiting import delivery_sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
@@ -138,3 +140,23 @@ def test_dump_that_waits_for_a_capture_is_no_unknown_dump(
 def test_waiting_needs_no_spark() -> None:
     script = "import sys, tidelog.app; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+
+
+def test_who_waits_is_told_what_stands_still(config: Config, state: SqliteState) -> None:
+    hold = {"why": "log_paused", "reason": "The log is paused by me.", "since_ms": 1}
+    state.put("status", {"dumps_held": [hold]}, None)
+    dump(state, "running", ("p.a", "running", None))
+    with pytest.raises(TidelogError, match=r"the dump is running \(The log is paused by me\.\)"):
+        wait(config)
+    found: list[dict[str, Any]] = []
+    state.put(f"{PIPELINE_KEYS}pipeline", {"by": "me", "since_ms": 1}, None)
+    dump(state, "completed", ("p.a", "done", UNTIL))
+    with pytest.raises(TidelogError, match=r"Pipeline pipeline is paused by me\."):
+        wait_finalized(config, "d", timeout_s=0, on_progress=found.append)
+    assert delivery_sentence(found[0]) == (
+        "d is completed; the outputs hold 0 of 1 tables completely. "
+        "Pipeline pipeline is paused by me."
+    )
+    consumers(config).register("mine", 0, {}, {}, {})
+    with pytest.raises(TidelogError, match="the outputs are behind"):
+        wait(config, "mine")  # a consumer of the event log is no pipeline

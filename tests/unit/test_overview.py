@@ -196,9 +196,19 @@ def test_a_paused_pipeline_says_how_late_its_outputs_are() -> None:
     assert "pipeline shop: paused by me since " in told(found)
 
 
+def test_what_is_paused_says_by_whom_and_since_when() -> None:
+    found = overview(status(**PAUSED, paused_pipelines={"later": PAUSE}), NOW_MS)
+    assert (found.source.paused_by, found.source.paused_ms) == ("me", PAUSE["since_ms"])
+    (later,) = found.pipelines  # that never ran
+    assert (later.pipeline, later.leader) == ("later", None)
+    assert (later.paused_by, later.paused_ms) == ("me", PAUSE["since_ms"])
+    assert overview(status(), NOW_MS).source.paused_ms is None
+
+
 def test_dumps_that_capture_holds_are_shown_as_paused_by_it() -> None:
     held = overview(status(**dump(table()), dumps_held=[HELD]), NOW_MS)
     assert [(each.status, each.paused_by) for each in held.dumps] == [("paused", "capture")]
+    assert held.dumps[0].held == "Much is kept."
     blocking = overview(status(**dump(table(), mode="blocking"), dumps_held=[HELD]), NOW_MS)
     assert [each.status for each in blocking.dumps] == ["running"]
 

@@ -13,6 +13,7 @@ from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
+from tidelog.app.overview.held import reasons, told_holds
 from tidelog.app.overview.reader import StatusReader
 from tidelog.app.roster import of_pipeline
 from tidelog.app.status_feed import OnStatus, ignore
@@ -24,7 +25,7 @@ from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.state.opening import open_election, open_state
+from tidelog.state.opening import look_every_s, open_election, open_state
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
@@ -135,13 +136,16 @@ def dump_wait(
     on_progress: OnStatus = ignore,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """Wait until the dump has finished; its summary.
+    """Wait until the dump has finished; its summary. ``on_progress`` is told summaries, with
+    ``held``: what holds the dump, see `tidelog.app.overview.held.holds_on`.
 
     Raises:
         UsageError: there is no such dump, and no command that asks for it waits.
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    held: list[dict[str, Any]] = []
+    look_at = 0.0
     state = open_state(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
@@ -149,15 +153,22 @@ def dump_wait(
             document = state.get(DUMP_PREFIX + dump_id)
             if document is not None:
                 dump = DumpState.from_json(document.value)
-                on_progress(dump.summary())
+                summary = dump.summary()
                 if dump.finished:
-                    return dump.summary()
+                    held = []
+                elif time.monotonic() >= look_at:
+                    look_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
+                    held = told_holds(state, summary)
+                on_progress({**summary, "held": held})
+                if dump.finished:
+                    return summary
             elif not asked_for:
                 raise UsageError(f"there is no dump {dump_id} (any more)")
             time.sleep(0.1)
     finally:
         state.close()
-    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on")
+    why = f" {reasons(held)}" if held else ""
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on.{why}")
 
 
 def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:

@@ -249,6 +249,9 @@ class RefusingCatalogue:
             raise TableRefusedError(table, refusal.reason, refusal.remedy)
         return self._catalogue.shape(table)
 
+    def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
+        return self._catalogue.estimated_rows(tables)
+
     def check_condition(self, table: TableName, condition: str) -> None:
         self._catalogue.check_condition(table, condition)
 

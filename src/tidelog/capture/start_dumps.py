@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.order import smallest_first
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.failed_dumps import lacking
 from tidelog.capture.generation import GAP_KEY
@@ -84,6 +85,8 @@ class StartDumps:
                 asked += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
             wanted.append((asked, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
+        if wanted:
+            tables = smallest_first(tables, self._catalogue.estimated_rows(tables))
         for dump_id, reason in wanted if tables else ():
             self._coordinator.request(
                 dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms

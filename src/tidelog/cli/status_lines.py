@@ -229,7 +229,8 @@ def of_drops(drops: Sequence[Drop]) -> str:
 
 def of_dump(dump: Dumping) -> str:
     """How far a dump is."""
-    text = f"{dump.dump_id} is {dump.status}: {dump.tables_done} of {dump.tables} tables"
+    by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
+    text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
     if dump.estimated_rows:
         text += f" of about {dump.estimated_rows:,}"

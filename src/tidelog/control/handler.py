@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.order import smallest_first
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
 from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
@@ -183,7 +184,7 @@ class Actor:
     def _chosen(
         self, command: ExecuteSnapshot, choice: TableChoice
     ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
-        """Tables to dump, each once, in order of the command's list; what is rejected, and why."""
+        """Tables to dump, each once, small ones first; what is rejected, and why."""
         tables = self._catalogue.tables(self._captured)
         chosen = tables
         rejected: list[Rejected] = []
@@ -221,7 +222,8 @@ class Actor:
                 rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:
                 shapes[table] = shape.schema
-        return shapes, rejected
+        rows = self._catalogue.estimated_rows(list(shapes))
+        return {table: shapes[table] for table in smallest_first(shapes, rows)}, rejected
 
     def _misunderstood(self, table: TableName, condition: str) -> str | None:
         """Why the server can't understand the condition, if it can't."""

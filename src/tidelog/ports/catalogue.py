@@ -72,6 +72,12 @@ class Catalogue(Protocol):
         """
         ...
 
+    def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
+        """Rows by the source's statistics, of those of the tables that it has. Cheap: reads no
+        table.
+        """
+        ...
+
     def check_condition(self, table: TableName, condition: str) -> None:
         """Raises ChunkRefusedError if the server refuses the dump's condition, e.g. because of an
         unknown column. Reads no row. Raises nothing if the condition can't be checked.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,11 @@ from tests.e2e.web.shop import OPERATOR, SQL, Shop, wait_for
 from tidelog.demo.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SAID = "not on this machine: "
+REQUEST_FAILED, LOGGED_OUT = "Failed to load resource:", 401
+"""What the browser itself writes, of whoever has not logged in too."""
 
 
 @pytest.fixture(scope="session")
@@ -39,19 +42,27 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def new_page(browser: Browser) -> Iterator[Open]:
-    """Pages with cookies of their own. What goes wrong in one is the test's failure."""
-    contexts, wrong = [], []
+    """Pages with cookies of their own. What goes wrong in one is the test's failure; ``expected``:
+    of what its requests may fail.
+    """
+    contexts, wrong = [], list[str]()
 
-    def open_page(url: str, token: str = "", name: str = "", **options: Any) -> Page:
+    def open_page(
+        url: str, token: str = "", name: str = "", *, expected: str = "", **options: Any
+    ) -> Page:
+        status = f"the server responded with a status of {LOGGED_OUT} "
+        may_fail = re.compile(f"{REQUEST_FAILED} ({status}|.*{expected or status})")
+
+        def heard(line: ConsoleMessage) -> None:
+            if line.type == "error" and not may_fail.match(line.text):
+                wrong.append(f"{line.text} ({line.location['url']})")
+
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "console",
-            lambda line: wrong.append(line.text) if "Security Policy" in line.text else None,
-        )
+        page.on("console", heard)
         page.goto(url)
         if token:
             page.fill("#token", token)

@@ -11,13 +11,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tidelog.app.capture_run import Capture
+from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.capture.leadership import Leader
 from tidelog.config import Config, load_config
 from tidelog.eventlog.consumers import Consumers, Stopped
 from tidelog.eventlog.reader import EventLog
+from tidelog.state.opening import open_state
 
 OPERATOR, VIEWER = "operator-token-1", "viewer-token-22"
 HOSTILE = """<img src=x onerror="document.title='owned'">"""
@@ -109,6 +114,12 @@ class Shop:
         places = {name: chain.next if last else chain.head for name, last in outputs.items()}
         consumers = Consumers(log.storage)
         consumers.register("shop", min(places.values()), places, {}, stopped or {})
+
+    def delivers(self, pipeline: str) -> None:
+        """Note what a pipeline's process notes when it begins to lead; this one then ends."""
+        leader = Leader("db-host:77", 1, "", time.time_ns() // 1_000_000)
+        with closing(open_state(self.config.state.place)) as state:
+            state.put(PIPELINE_PREFIX + pipeline, asdict(leader), None)
 
     def end(self) -> None:
         self._stop.set()

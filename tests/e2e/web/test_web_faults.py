@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -13,11 +16,18 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 
 from tidelog import app
+from tidelog.app import checked
+from tidelog.app.verify import noting
+from tidelog.capture.activity.day import BUCKET_S, Day
+from tidelog.capture.activity.log import ACTIVITY_KEY, Activity
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+    from tidelog.ports import StateStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
@@ -51,7 +61,7 @@ def test_a_killed_leader_and_one_that_comes_back(busy: Shop, new_page: Open) -> 
     other = busy.config_file("other.yaml", busy.database, other_port)
     busy.capture(other)
     wait_for(lambda: busy.role(other_port) == "standby", "nobody stands by")
-    here = new_page(busy.url, OPERATOR)
+    here = new_page(busy.url, OPERATOR, expected="net::ERR_|50[034]")
     there = new_page(f"http://127.0.0.1:{other_port}/", OPERATOR, "Otto")
     there.wait_for_selector("#tables-list tbody tr")
     assert f":{first.pid} leads" in there.inner_text("#processes-list")
@@ -78,7 +88,7 @@ def test_a_killed_leader_and_one_that_comes_back(busy: Shop, new_page: Open) -> 
 def test_a_stopped_database(busy: Shop, server: PostgresServer, new_page: Open) -> None:
     busy.capture()
     wait_for(lambda: busy.role() == "leader", "no capture leads")
-    page = new_page(busy.url, OPERATOR)
+    page = new_page(busy.url, OPERATOR, expected="503")
     server.kill()
     page.wait_for_selector("#verdict.critical", timeout=WAIT_MS)
     assert "capture" in page.inner_text("#problems-list").lower()
@@ -114,10 +124,16 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
         sql.execute(b"""DO $$ BEGIN EXECUTE (SELECT format('DROP TABLE %I', relname) FROM pg_class
             WHERE relname LIKE '<img%' AND relkind = 'r'); END $$""")
         sql.execute(b"ANALYZE")
+    with closing(open_state(busy.config.state.place)) as state:
+        remember(state)
     busy.capture()
     wait_for(lambda: busy.role() == "leader", "no capture leads")
     wait_for(lambda: app.status(busy.config)["outputs"] == [], "no log")
+    busy.delivers("shop")
     page = new_page(busy.url, OPERATOR, "Anna")
+    page.click("[data-act=pause-pipeline-shop]")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector("#audit-list >> text=pipeline shop")
     with psycopg.connect(busy.database, autocommit=True) as sql:
         for number in range(60):
             rows = 300 + 40 * (number % 7)
@@ -134,17 +150,43 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
     pause = PauseSnapshot(dump_id="items-again", by="otto@db-host")
     app.send_command(busy.config, pause, timeout_s=60)
     page.wait_for_selector(".percent:text-matches('[2-9]\\\\d %')", timeout=WAIT_MS)
-    taken(page, images / "web-page.png", 1280, 1240)
-    page.emulate_media(color_scheme="dark")
-    taken(page, images / "web-page-dark.png", 1280, 800)
-    page.emulate_media(color_scheme="light")
-    page.wait_for_timeout(300)
-    taken(page, images / "web-page-phone.png", 390, 844)
+    for colours, name in (("light", ""), ("dark", "-dark")):
+        page.emulate_media(color_scheme=colours)
+        taken(page, images / f"web-page{name}.png", 1280, 1240)
+        taken(page, tmp_path / f"whole{name}.png", 1280, 1240, whole=True)
+        taken(page, images / f"web-page-phone{name}.png", 390, 844)
+        taken(page, tmp_path / f"whole-phone{name}.png", 390, 844, whole=True)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.click("[data-act=pause-log]")
+    taken(page, tmp_path / "asked.png", 390, 844)
 
 
-def taken(page: Page, file: Path, width: int, height: int) -> None:
+def remember(state: StateStore) -> None:
+    """A day of operations, in which one kind of them suddenly ended, and what was compared."""
+    day, now_s = Day(), int(time.time()) // BUCKET_S * BUCKET_S
+    for bucket in range(260):
+        busy = 1.2 + math.sin(bucket / 40)
+        orders = [0 if bucket >= 240 else int(800 * busy), int(300 * busy), 5, 0]
+        counts = {
+            "public.orders": orders, "public.customers": [int(20 * busy), 60, 0, 0],
+            "public.items": [int(900 * busy), 0, int(90 * busy), 500 if bucket == 100 else 0],
+        }  # fmt: skip
+        day.add(now_s + (bucket - 260) * BUCKET_S, BUCKET_S, counts)
+    state.put(ACTIVITY_KEY, day.to_json(), None)
+    drops = Activity(state, str).drops()
+    state.put(ACTIVITY_KEY, {**day.to_json(), "drops": drops}, None)
+    reports: list[dict[str, Any]] = [
+        {"table": "public.orders", "output": "delta", "equal": True, "rows": 20_000},
+        {"table": "public.items", "output": "delta", "equal": True, "rows": 500},
+    ]
+    noting.note(state, reports, whole=True)
+    found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
+    state.put(checked.KEY, checked.summary(found), None)
+
+
+def taken(page: Page, file: Path, width: int, height: int, *, whole: bool = False) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.wait_for_timeout(800)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing overflows
-    page.screenshot(path=file)
+    page.screenshot(path=file, full_page=whole)
     assert file.stat().st_size > 10_000

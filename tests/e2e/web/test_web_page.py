@@ -22,7 +22,7 @@ from tidelog.control.commands import SetDumpOptions
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.integration
 
@@ -183,7 +183,7 @@ def test_another_source_in_trouble_shows_nothing_of_the_former(
     thread.start()
     try:
         wait_for(lambda: urls, "nothing is served")
-        page = new_page(urls[0], OPERATOR)
+        page = new_page(urls[0], OPERATOR, expected="503")
         page.wait_for_selector("#tables-list >> text=public.orders")
         assert page.is_visible("text=Dump…")
         page.click("#sites >> text=away")
@@ -214,13 +214,38 @@ def test_a_hidden_page_leaves_its_place_and_comes_back(page: Page) -> None:
 
 def test_a_full_server_is_told(shop: Shop, new_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.app.web.routes.MOST_STREAMS", 0)
-    page = new_page(shop.url)
+    page = new_page(shop.url, expected="503")
     page.fill("#token", OPERATOR)
     page.click("text=Log in >> nth=-1")
     page.wait_for_selector("#silence >> text=pages are open already")
     monkeypatch.undo()
     page.wait_for_selector("#verdict h1")
     page.wait_for_selector("#silence", state="hidden")
+
+
+@pytest.mark.parametrize(
+    ("what", "answer"),
+    [
+        ("audit", [None]), ("results", {"check": {"running": False}, "verified": {}}),
+        ("activity", {"at_s": [1]}), ("history", {}), ("settings", [None]),
+    ],
+)  # fmt: skip
+def test_a_failure_of_drawing_is_heard(
+    shop: Shop, browser: Browser, what: str, answer: Any
+) -> None:
+    """It is no failure of the request, which the page tells by itself."""
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.route(f"**/web/sites/0/{what}", lambda route: route.fulfill(json=answer))
+        page.goto(shop.url)
+        page.fill("#token", OPERATOR)
+        with page.expect_event("pageerror", timeout=20_000):
+            page.click("text=Log in >> nth=-1")
+            page.click("#settings-details summary")
+        page.wait_for_selector("#verdict h1")  # the rest is drawn
+    finally:
+        context.close()
 
 
 def test_a_viewer_sees_and_does_not_act(shop: Shop, new_page: Open) -> None:

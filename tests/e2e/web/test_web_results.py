@@ -104,6 +104,12 @@ def test_operations_by_table_and_their_sudden_drop(port: int, new_page: Open) ->
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    shown = rows.nth(0).locator("th").bounding_box()
+    assert shown is not None
+    assert shown["width"] > 250  # its name is on one line
+    assert page.evaluate(
+        "(box => box.scrollWidth <= box.clientWidth)(document.getElementById('activity-list'))"
+    )
 
 
 def test_what_verify_and_check_found(port: int, new_page: Open) -> None:

@@ -6,8 +6,10 @@ import time
 from typing import Any
 
 from tidelog.app.log_location import log_place
+from tidelog.app.overview.held import reasons, told_holds
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
+from tidelog.capture.steering.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
@@ -47,7 +49,8 @@ def wait_finalized(
         ``dump_id``, ``status`` of the dump, ``delivered`` (is every table that an output takes done
         and delivered?), ``offset`` (everything before it was taken in) and ``tables``: each with
         ``table``, ``status``, ``finalized_until``, ``taken`` (does an output take it?) and
-        ``delivered``. Tables that failed or were cancelled are not waited for.
+        ``delivered``. Tables that failed or were cancelled are not waited for. ``stands``: why
+        nothing moves, if capture holds the dump or somebody paused the pipeline; else empty.
 
     Raises:
         UsageError: there is no such dump or output, or no output takes a table of the dump.
@@ -78,8 +81,10 @@ def _where(found: dict[str, Any] | None) -> str:
     if found is None:
         return "no capture has begun it"
     if found["status"] not in FINISHED:
-        return f"the dump is {found['status']}"
-    return "the outputs are behind; is the pipeline running?"
+        return f"the dump is {found['status']}" + (
+            f" ({found['stands']})" if found["stands"] else ""
+        )
+    return found["stands"] or "the outputs are behind; is the pipeline running?"
 
 
 class _Waiting:
@@ -88,7 +93,7 @@ class _Waiting:
     def __init__(self, config: Config, dump_id: str, output: str | None) -> None:
         self._dump_id = dump_id
         self._path = log_place(config)
-        self._consumer = config.pipeline.name
+        self._consumer = self._pipeline = config.pipeline.name
         self._output: str | None = None  # None: all of the pipeline's, which is as far as the last
         patterns = {each.name: each.tables for each in config.outputs}
         if output is None:
@@ -124,7 +129,17 @@ class _Waiting:
             "delivered": all(table["delivered"] for table in tables if table["taken"]),
             "offset": offset,
             "tables": tables,
+            "stands": self._stands(dump),
         }
+
+    def _stands(self, dump: dict[str, Any]) -> str:
+        """Sentences; empty: it goes on, as far as is known."""
+        if held := told_holds(self._state, dump):
+            return reasons(held)
+        paused = pause_of(self._state, PIPELINE_KEYS + self._pipeline)
+        if paused is None or self._consumer != self._pipeline:
+            return ""
+        return f"Pipeline {self._pipeline} is {paused.sentence()}."
 
     def over(self, found: dict[str, Any]) -> bool:
         """Is there nothing more to wait for?"""

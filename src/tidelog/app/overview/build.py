@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from tidelog.app.overview.document import (
@@ -19,10 +18,11 @@ from tidelog.app.overview.document import (
     Source,
     Verified,
 )
+from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED, DumpStatus, TableStatus
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
 from tidelog.capture.steering.danger import Kept
 from tidelog.model.units import brief_span
 
@@ -43,8 +43,8 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
         dumping(dump, written_ms or now_ms, before)
-        for dump in map(partial(_as_held, status), status.get("dumps") or ())
-        if dump.get("status") in UNFINISHED
+        for each in status.get("dumps") or ()
+        if (dump := as_held(each, holds_on(each, status))) and dump.get("status") in UNFINISHED
     )
     found = problems_of(status, source, outputs, age_s, now_ms)
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
@@ -67,24 +67,13 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         outputs=outputs,
         dumps=dumps,
         problems=problems,
-        pipelines=tuple(_delivering(status, row) for row in status.get("pipelines") or ()),
+        pipelines=tuple(_pipelines(status)),
         tables=tuple(tables_of(status)),
         options=dict(status.get("dump_options") or {}),
         lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
         verified=_verified(status),
         drops=tuple(_drop(each) for each in status.get("drops") or ()),
     )
-
-
-def _as_held(status: Mapping[str, Any], dump: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The dump as paused while capture holds all dumps; a blocking one that has begun goes on."""
-    holds = status.get("dumps_held") or ()
-    waits = dump.get("status") == DumpStatus.QUEUED or (
-        dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
-    )
-    if not holds or not waits:
-        return dump
-    return {**dump, "status": DumpStatus.PAUSED, "paused_by": "capture"}
 
 
 def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Output, ...]) -> str:
@@ -116,6 +105,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
         told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
     kept = Kept.told(told)
+    paused = status.get("log_paused") or {}
     return Source(
         position=told.get("position"),
         lag_s=kept.lag_s,
@@ -125,6 +115,8 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
         lost_in_s=kept.lost_in_s,
         error=told.get("error"),
         silent_s=silent_s,
+        paused_by=paused.get("by", ""),
+        paused_ms=paused.get("since_ms"),
     )
 
 
@@ -150,6 +142,15 @@ def _output(row: Mapping[str, Any]) -> Output:
         all_records=row.get("all_records") or 0,
         all_s=row.get("all_s") or 0.0,
     )
+
+
+def _pipelines(status: Mapping[str, Any]) -> Iterator[Delivering]:
+    """Also those that were paused before they ever ran."""
+    rows = {row["pipeline"]: row for row in status.get("pipelines") or ()}
+    yield from (_delivering(status, row) for row in rows.values())
+    for name in sorted((status.get("paused_pipelines") or {}).keys() - rows.keys()):
+        never = {"leader": None, "epoch": 0, "since_ms": 0, "standbys": ()}
+        yield _delivering(status, {"pipeline": name, **never})
 
 
 def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering:
@@ -216,6 +217,7 @@ def dumping(
             if table.get("status") == "running"
         ),
         failed=sum(table.get("status") == "failed" for table in tables),
+        held=reasons(dump.get("held") or ()),
     )
 
 

@@ -58,6 +58,8 @@ class Source:
         error: why the server could not be asked.
         silent_s: capture is down, and told the rest so long ago; ``lag_s`` and ``lost_in_s`` are
             what has become of it since, if the source went on. 0.0: it is as of now.
+        paused_ms: since when its log is not read because somebody paused that; None: it is read.
+        paused_by: by whom, as far as that is known.
     """
 
     position: str | None
@@ -68,6 +70,8 @@ class Source:
     lost_in_s: float | None
     error: str | None
     silent_s: float = 0.0
+    paused_by: str = ""
+    paused_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class Dumping:
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
         paused_by: who paused it, as far as that is known; empty: it is not paused.
+        held: why capture itself has paused it, in sentences; nobody's command resumes it.
         reading: the tables that are read at the moment.
         failed: tables of it that could not be dumped.
     """
@@ -205,6 +210,7 @@ class Dumping:
     paused_by: str = ""
     reading: tuple[Reading, ...] = ()
     failed: int = 0
+    held: str = ""
 
 
 @dataclass(slots=True)
@@ -276,7 +282,7 @@ class Overview:
         tables_refused: how many tables are left out.
         throttled: what slows dumps down; empty: nothing does.
         problems: the worst first.
-        pipelines: that ever ran with this state.
+        pipelines: that ever ran with this state, or are paused.
         tables: by name.
         options: how dumps read now; see `tidelog set`.
         lanes: the chunks that began last, in that order.

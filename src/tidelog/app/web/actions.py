@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
+    PauseLog,
+    PausePipeline,
     PauseSnapshot,
+    ResumeLog,
+    ResumePipeline,
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
@@ -16,6 +20,8 @@ from tidelog.control.commands import (
 )
 from tidelog.control.mailbox import new_id
 from tidelog.errors import UsageError
+
+THE_LOG: Final = "the source's log"
 
 
 def command_of(asked: Any, by: str) -> tuple[Command, str]:
@@ -45,7 +51,21 @@ def command_of(asked: Any, by: str) -> tuple[Command, str]:
         limits = build(SetDumpOptions, options, "limits")
         assert isinstance(limits, SetDumpOptions)
         return limits, ", ".join(f"{name}={value}" for name, value in limits.changes.items())
-    raise UsageError("action is one of dump, pause, resume, cancel, limits")
+    if action == "pause-log":
+        return build(PauseLog, {"by": by}), THE_LOG
+    if action == "resume-log":
+        return ResumeLog(), THE_LOG
+    if action in ("pause-pipeline", "resume-pipeline"):
+        name = asked.get("pipeline")
+        if not isinstance(name, str):
+            raise UsageError("pipeline is a text")
+        if action == "pause-pipeline":
+            return build(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
+        return build(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
+    raise UsageError(
+        "action is one of dump, pause, resume, cancel, limits, pause-log, resume-log, "
+        "pause-pipeline, resume-pipeline"
+    )
 
 
 def texts(asked: Mapping[str, Any], name: str) -> list[str]:

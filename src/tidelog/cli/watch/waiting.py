@@ -100,11 +100,13 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def sentence(dump: Mapping[str, Any]) -> str:
-    """How far it is, as `tidelog status` says it."""
+    """How far it is, as `tidelog status` says it, and why it stands still if capture holds it."""
     from tidelog.app.overview import dumping
+    from tidelog.app.overview.held import as_held
     from tidelog.cli.status_lines import of_dump
 
-    return of_dump(dumping(dump, int(time.time() * 1000)))
+    found = dumping(as_held(dump, dump.get("held") or ()), int(time.time() * 1000))
+    return f"{of_dump(found)}. {found.held}" if found.held else of_dump(found)
 
 
 def delivery_sentence(found: Mapping[str, Any]) -> str:
@@ -112,7 +114,8 @@ def delivery_sentence(found: Mapping[str, Any]) -> str:
     taken = [table for table in found.get("tables", ()) if table["taken"]]
     held = sum(table["delivered"] for table in taken)
     dump = f"{found['dump_id']} is {found['status']}"
-    return f"{dump}; the outputs hold {held} of {len(taken)} tables completely"
+    said = f"{dump}; the outputs hold {held} of {len(taken)} tables completely"
+    return f"{said}. {found['stands']}" if found.get("stands") else said
 
 
 @contextmanager

@@ -10,6 +10,12 @@ export class Refused extends Error {
   }
 }
 
+// For what catches failures of requests: ours are not among them, and must be heard.
+export function unless(error) {
+  if (!(error instanceof Refused)) throw error;
+  return null;
+}
+
 async function ask(method, path, body, timeoutMs) {
   const headers = { Accept: "application/json" };
   if (method === "POST") headers["X-Tidelog-CSRF"] = csrf;
@@ -37,6 +43,8 @@ async function ask(method, path, body, timeoutMs) {
 }
 
 export const get = (path) => ask("GET", path, undefined, 30000);
+// null if it can't be had now: what is shown stays as it is.
+export const got = (path) => get(path).catch(unless);
 export const post = (path, body = {}, timeoutMs = 20000) => ask("POST", path, body, timeoutMs);
 
 export async function session() {

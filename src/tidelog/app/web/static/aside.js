@@ -1,6 +1,6 @@
 // What verify and check found, who did what, and the configuration in effect.
 
-import { get, post } from "./api.js";
+import { get, got, post } from "./api.js";
 import { button, byId, el, show, sign, toast } from "./dom.js";
 import { context } from "./dumps.js";
 import { clock, count, plural } from "./format.js";
@@ -9,21 +9,18 @@ import { remedy } from "./summary.js";
 const VERBS = {
   "execute-snapshot": "dumped", "stop-snapshot": "cancelled", "pause-snapshot": "paused",
   "resume-snapshot": "resumed", "set-dump-options": "changed limits:",
+  "pause-log": "paused", "resume-log": "resumed", "pause-pipeline": "paused", "resume-pipeline": "resumed",
 };
 const RESULTS = { refused: "refused", given: "no capture has acted on it at once" };
 const SHOWN = 8;
 
 export async function audit(site) {
-  try {
-    const rows = await get(`web/sites/${site}/audit`);
-    if (site !== context.site) return;
-    const line = (each) => el("li", {}, el("div", {}, el("strong", {}, each.name), ` ${VERBS[each.action] ?? each.action} ${each.about}`),
-      el("div", { class: "muted small-text" }, `${clock(each.at_ms)} · ${each.role} from ${each.address}${RESULTS[each.result] ? ` · ${RESULTS[each.result]}` : ""}`));
-    byId("audit-list").replaceChildren(rows.length ? el("ul", { class: "plain" }, rows.slice(0, SHOWN).map(line)) : el("p", { class: "muted" }, "Nobody has done anything on this page."),
-      rows.length > SHOWN ? el("details", { class: "more" }, el("summary", {}, `${rows.length - SHOWN} before`), el("ul", { class: "plain" }, rows.slice(SHOWN).map(line))) : "");
-  } catch {
-    // what can't be had now stays as it is
-  }
+  const rows = await got(`web/sites/${site}/audit`);
+  if (rows === null || site !== context.site) return;
+  const line = (each) => el("li", {}, el("div", {}, el("strong", {}, each.name), ` ${VERBS[each.action] ?? each.action} ${each.about}`),
+    el("div", { class: "muted small-text" }, `${clock(each.at_ms)} · ${each.role} from ${each.address}${RESULTS[each.result] ? ` · ${RESULTS[each.result]}` : ""}`));
+  byId("audit-list").replaceChildren(rows.length ? el("ul", { class: "plain" }, rows.slice(0, SHOWN).map(line)) : el("p", { class: "muted" }, "Nobody has done anything on this page."),
+    rows.length > SHOWN ? el("details", { class: "more" }, el("summary", {}, `${rows.length - SHOWN} before`), el("ul", { class: "plain" }, rows.slice(SHOWN).map(line))) : "");
 }
 
 const RESULTS_EVERY_MS = 30000;
@@ -32,17 +29,16 @@ let timer = 0;
 
 export async function results(site) {
   clearTimeout(timer);
-  let running = false;
+  let found = null;
   try {
-    const found = await get(`web/sites/${site}/results`);
-    if (site !== context.site) return;
-    running = found.check.running;
-    showResults(site, found);
+    found = await get(`web/sites/${site}/results`);
   } catch (error) {
     if (error.status === 401) return;
     // what can't be had now stays as it is
   }
-  if (site === context.site) timer = setTimeout(() => results(site), running ? CHECKING_EVERY_MS : RESULTS_EVERY_MS);
+  if (site !== context.site) return;
+  timer = setTimeout(() => results(site), found?.check.running ? CHECKING_EVERY_MS : RESULTS_EVERY_MS);
+  if (found) showResults(site, found);
 }
 
 export function stop() {
@@ -85,19 +81,21 @@ function checkResult({ found, trouble }) {
   const wrong = found.findings.filter((each) => each.level !== "ok");
   const well = found.findings.filter((each) => each.level === "ok");
   return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
-    el("div", {}, el("strong", {}, `${error + warning + ok} checks: ${error ? `${error} ${error === 1 ? "keeps" : "keep"} capture from starting` : warning ? `${warning} to look at` : "all in order"}`),
+    el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} ${error === 1 ? "keeps" : "keep"} capture from starting` : warning ? `${warning} to look at` : "all in order"}`),
       el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}`),
       wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
       well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];
 }
 
 export async function settings(site) {
+  let rows = [];
+  let trouble = null;
   try {
-    const rows = await get(`web/sites/${site}/settings`);
-    if (site !== context.site) return;
-    byId("settings-list").replaceChildren(el("table", { class: "settings" }, el("tbody", {}, rows.map((each) => el("tr", {},
-      el("th", { scope: "row" }, each.option), el("td", {}, each.value))))));
+    rows = await get(`web/sites/${site}/settings`);
   } catch (error) {
-    if (site === context.site) byId("settings-list").replaceChildren(el("p", { class: "muted" }, error.message));
+    trouble = error.message;
   }
+  if (site !== context.site) return;
+  byId("settings-list").replaceChildren(trouble !== null ? el("p", { class: "muted" }, trouble)
+    : el("table", { class: "settings" }, el("tbody", {}, rows.map((each) => el("tr", {}, el("th", { scope: "row" }, each.option), el("td", {}, each.value))))));
 }

@@ -1,6 +1,6 @@
 // What was captured and how late source and outputs were; operations by table; windows of chunks.
 
-import { get } from "./api.js";
+import { got } from "./api.js";
 import { button, byId, el, sign, svg } from "./dom.js";
 import { clock, count, rate, span } from "./format.js";
 
@@ -49,13 +49,8 @@ export function stop() {
 
 async function load() {
   const asked = site;
-  let answer;
-  try {
-    answer = await get(`web/sites/${asked}/history`);
-  } catch {
-    return; // the page says by itself that nobody answers
-  }
-  if (asked !== site) return;
+  const answer = await got(`web/sites/${asked}/history`); // the page says by itself that nobody answers
+  if (answer === null || asked !== site) return;
   found = answer;
   draw();
 }
@@ -123,15 +118,11 @@ const SPARK = { width: 320, height: 44, top: 10 };
 
 async function loadActivity() {
   const asked = site;
-  try {
-    const answer = await get(`web/sites/${asked}/activity`);
-    if (asked !== site) return;
-    showActivity(answer);
-    clearTimeout(activitySoon);
-    if (!answer) activitySoon = setTimeout(loadActivity, SOON_MS); // the server has just begun to look, perhaps
-  } catch {
-    // as it was
-  }
+  const answer = await got(`web/sites/${asked}/activity`);
+  if (asked !== site) return;
+  clearTimeout(activitySoon);
+  if (!answer) activitySoon = setTimeout(loadActivity, SOON_MS); // the server has just begun to look, perhaps
+  if (answer) showActivity(answer);
 }
 
 function key(place) {
@@ -158,7 +149,7 @@ function showActivity(found) {
     return el("tr", {},
       el("th", { scope: "row" }, el("span", { class: "name" }, name), fell.map((said) => el("div", { class: "drop-said" }, sign("warning"), ` ${said}`))),
       el("td", {}, spark(name, points, kinds, drops, first, last, fell)),
-      sums.map((sum) => el("td", { class: "number" }, count(sum))));
+      sums.map((sum, kind) => el("td", { class: "number", "data-label": KINDS[kind][1] }, count(sum))));
   };
   byId("activity-legend").replaceChildren(`${clock(first * 1000)} to ${clock(last * 1000)}`,
     ...KINDS.map(([, label], place) => el("span", { class: `key s${place}` }, key(place), label)), el("span", { class: "key" }, "▼ sudden drop"));

@@ -1,5 +1,6 @@
 // One dialog at a time, the browser's own: Escape closes it, and the keyboard stays inside.
 
+import { unless } from "./api.js";
 import { byId, button, el, toast } from "./dom.js";
 
 const dialog = () => byId("dialog");
@@ -43,6 +44,7 @@ export function confirm(title, content, label, act, kind = "") {
       trouble.textContent = error.message;
       yes.disabled = false;
       yes.textContent = label;
+      unless(error);
     }
   }, { class: `primary ${kind}`, "data-act": "confirm" });
   const mine = open(title, [content, trouble], [button("Leave it", close), yes]);

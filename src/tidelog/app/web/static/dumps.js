@@ -9,7 +9,7 @@ import { bytes, count, plural, span } from "./format.js";
 export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
 // `site`: that of the click that began it, whichever is shown when it is confirmed.
-async function send(site, body, done) {
+export async function send(site, body, done) {
   const found = await post(`web/sites/${site}/commands`, body);
   if (found.state === "waiting") toast("Given, but no capture has acted on it yet; the one that leads next will.", "warning");
   else toast(done(found.details));
@@ -34,6 +34,7 @@ export function showDumps(found) {
 function card(dump) {
   const share = dump.estimated_rows ? Math.min(0.99, dump.rows / dump.estimated_rows) : null;
   const paused = dump.status === "paused";
+  const by = dump.held ? "held by capture" : paused && dump.paused_by ? `paused by ${dump.paused_by}` : dump.status;
   const facts = [
     `${count(dump.tables_done)} of ${plural(dump.tables, "table")}`,
     `${count(dump.rows)}${dump.estimated_rows ? ` of about ${count(dump.estimated_rows)}` : ""} rows`,
@@ -43,16 +44,17 @@ function card(dump) {
   return el("article", { class: `dump ${dump.status}` },
     el("div", { class: "dump-head" },
       el("strong", { class: "name" }, dump.dump_id),
-      el("span", { class: `badge ${dump.status}` }, paused && dump.paused_by ? `paused by ${dump.paused_by}` : dump.status),
+      el("span", { class: `badge ${dump.status}` }, by),
       el("span", { class: "muted" }, [dump.mode, dump.reason].filter(Boolean).join(" · ")),
       context.operator ? el("span", { class: "actions" },
-        paused ? button("Resume", () => steer("resume", dump.dump_id), { "data-focus": `resume-${dump.dump_id}` })
+        paused && !dump.held ? button("Resume", () => steer("resume", dump.dump_id), { "data-focus": `resume-${dump.dump_id}` })
           : button("Pause", () => steer("pause", dump.dump_id), { "data-focus": `pause-${dump.dump_id}` }),
         button("Cancel", () => steer("cancel", dump.dump_id), { class: "danger", "data-focus": `cancel-${dump.dump_id}` })) : null),
     el("div", { class: "bar-line" },
       el("progress", { max: 1, value: share === null ? undefined : String(share), "aria-label": `Progress of dump ${dump.dump_id}` }),
       el("span", { class: "percent" }, share === null ? "" : `${Math.floor(share * 100)} %`)),
     el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+    dump.held ? el("div", { class: "muted small-text" }, dump.held) : null,
     dump.reading.length ? el("div", { class: "muted small-text" }, "reads ",
       dump.reading.slice(0, 6).map((each, place) => [place ? ", " : "", each.table,
         each.estimated_rows ? ` (${Math.min(99, Math.floor((100 * each.rows) / each.estimated_rows))} %)` : ""]),
@@ -84,14 +86,16 @@ export function begin(chosen, site = context.site) {
     next.disabled = true;
     next.textContent = "Looks at the tables…";
     trouble.textContent = "";
+    let plan;
     try {
-      const plan = await post(`web/sites/${site}/plan`, { tables }, 300000);
-      if (isOpen(mine)) planned(site, tables, plan);
+      plan = await post(`web/sites/${site}/plan`, { tables }, 300000);
     } catch (error) {
       trouble.textContent = error.message;
       next.disabled = false;
       next.textContent = "Show the plan";
+      return;
     }
+    if (isOpen(mine)) planned(site, tables, plan);
   }, { class: "primary", "data-act": "plan" });
   const mine = open("Dump tables", [
     el("label", { for: "dump-tables" }, "Tables, one on each line; * stands for any text. Empty: all captured tables."),

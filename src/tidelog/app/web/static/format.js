@@ -46,3 +46,8 @@ export function rate(value) {
 export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
+
+// Of the source's log, or a pipeline, as the overview has it.
+export function pausedText({ paused_by: by, paused_ms: since }) {
+  return `paused${by ? ` by ${by}` : ""} since ${clock(since)}`;
+}

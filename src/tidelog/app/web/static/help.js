@@ -8,18 +8,20 @@ let text = null;
 export async function help(page) {
   const anchor = page.split("#")[1] ?? "";
   const mine = open("What this means", el("p", {}, "…"));
+  let trouble = "the page has no such entry";
   try {
     if (text === null) {
       const response = await fetch("web/files/failure-modes.md", { signal: AbortSignal.timeout(10000) });
-      if (!response.ok) throw new Error("it is not installed here");
-      text = await response.text();
+      if (response.ok) text = await response.text();
+      else trouble = "it is not installed here";
     }
-    if (!isOpen(mine)) return;
-    const entry = section(text.split("\n"), anchor);
-    open(entry.title, [el("div", { class: "prose" }, render(entry.lines)), el("p", { class: "muted" }, page)]);
-  } catch (error) {
-    if (isOpen(mine)) open("What this means", el("p", {}, `See ${page}. (${error.message})`));
+  } catch {
+    trouble = "The server does not answer.";
   }
+  if (!isOpen(mine)) return;
+  const entry = text === null ? null : section(text.split("\n"), anchor);
+  if (entry === null) open("What this means", el("p", {}, `See ${page}. (${trouble})`));
+  else open(entry.title, [el("div", { class: "prose" }, render(entry.lines)), el("p", { class: "muted" }, page)]);
 }
 
 const slug = (title) => title.toLowerCase().replace(/[^\w\- ]/g, "").replaceAll(" ", "-");
@@ -27,7 +29,7 @@ const slug = (title) => title.toLowerCase().replace(/[^\w\- ]/g, "").replaceAll(
 function section(lines, anchor) {
   const heading = (line) => /^(#{1,6}) (.*)$/.exec(line);
   const start = lines.findIndex((line) => heading(line) && slug(heading(line)[2]) === anchor);
-  if (start < 0) throw new Error("the page has no such entry");
+  if (start < 0) return null;
   const depth = heading(lines[start])[1].length;
   let end = start + 1;
   while (end < lines.length && !(heading(lines[end]) && heading(lines[end])[1].length <= depth)) end += 1;

@@ -1,6 +1,6 @@
 // A token becomes a cookie that scripts can't read.
 
-import { post } from "./api.js";
+import { post, unless } from "./api.js";
 import { byId, el } from "./dom.js";
 
 export function login(done, why = "") {
@@ -20,6 +20,7 @@ export function login(done, why = "") {
       } catch (error) {
         trouble.textContent = error.message;
         token.select();
+        unless(error);
       } finally {
         enter.disabled = false;
       }

@@ -1,6 +1,6 @@
 // The page: who looks, at which source, and what the server tells.
 
-import { post, session } from "./api.js";
+import { post, session, unless } from "./api.js";
 import { audit, results, settings, stop as stopResults } from "./aside.js";
 import * as charts from "./charts.js";
 import { close as closeDialog } from "./dialogs.js";
@@ -9,7 +9,8 @@ import { context, showDumps } from "./dumps.js";
 import { clock } from "./format.js";
 import { Live } from "./live.js";
 import { login } from "./login.js";
-import { forget, showOutputs, showProblems, showProcesses, showTiles, showTrouble, showVerdict } from "./summary.js";
+import { showProcesses } from "./processes.js";
+import { forget, showOutputs, showProblems, showTiles, showTrouble, showVerdict } from "./summary.js";
 import * as tables from "./tables.js";
 
 let who = null;
@@ -44,6 +45,7 @@ const live = new Live({
       who = await session();
       return !who.full;
     } catch (error) {
+      unless(error);
       if (who) who.full = "";
       if (error.status === 401) leave("Log in again.");
       return false;
@@ -157,4 +159,5 @@ try {
   await enter();
 } catch (error) {
   login(enter, error.status === 401 ? "" : error.message);
+  unless(error);
 }

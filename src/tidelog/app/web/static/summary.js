@@ -1,7 +1,7 @@
 // The first screen: verdict, how late, is the log safe, what is wrong.
 
 import { button, byId, clear, el, show, sign, toast } from "./dom.js";
-import { bytes, clock, count, plural, rate, span, spanParts } from "./format.js";
+import { bytes, clock, count, pausedText, plural, rate, span, spanParts } from "./format.js";
 import { help } from "./help.js";
 
 const LATE_S = 300;
@@ -58,7 +58,7 @@ function tile(title, value, unit, note, severity, extra = null) {
 function sourceTile(source) {
   const [value, unit] = spanParts(source.lag_s);
   const behind = source.lag_bytes ? `${bytes(source.lag_bytes)} behind, ` : "";
-  const note = source.error ? "the database does not answer" : `${behind}at ${source.position ?? "an unknown position"}`;
+  const note = source.error ? "the database does not answer" : source.paused_ms ? `${behind}the log is ${pausedText(source)}` : `${behind}at ${source.position ?? "an unknown position"}`;
   const title = source.silent_s ? "Capture is late by up to" : "Capture is late by";
   return tile(title, value, unit, note, late(source.lag_s, source.error));
 }
@@ -149,10 +149,17 @@ function problem(each) {
 
 export function remedy(text) {
   const copy = navigator.clipboard ? button("Copy", async () => {
-    await navigator.clipboard.writeText(text);
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      toast("The browser does not let this page copy; select the text instead.", "warning");
+      return;
+    }
     toast("Copied.");
   }, { class: "small copy" }) : null;
-  return el("div", { class: "remedy" }, el("pre", {}, text), copy);
+  // An option is not torn apart at its hyphens where the line ends.
+  const words = text.split(/(\s+)/).map((each) => each.trim() ? el("span", { class: "word" }, each) : each);
+  return el("div", { class: "remedy" }, el("pre", {}, words), copy);
 }
 
 export function showOutputs(found) {
@@ -168,20 +175,4 @@ export function showOutputs(found) {
         each.last_error && !each.error ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
         el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`))))
     : el("p", { class: "muted" }, "No output has delivered anything yet."));
-}
-
-export function showProcesses(found) {
-  const who = (title, each, does) => el("div", { class: "row-card" },
-    sign(each.leader ? "ok" : "critical"),
-    el("div", {}, el("strong", {}, title),
-      el("div", {}, each.leader ? `${each.leader} ${does}` : `nobody ${does}`),
-      el("div", { class: "muted" }, [
-        each.since_ms ? `since ${clock(each.since_ms)}` : "", each.epoch ? `epoch ${each.epoch}` : "", each.zone,
-      ].filter(Boolean).join(", ")),
-      each.standbys.map((name) => el("div", { class: "muted" }, `${name} stands by`))));
-  const key = [found.leader, found.since_ms, found.epoch, found.zone, found.standbys, found.pipelines];
-  show(byId("processes-list"), key, () => [
-    who("Capture", found, "leads"),
-    found.pipelines.map((each) => who(`Pipeline ${each.pipeline}`, each, "delivers")),
-  ]);
 }

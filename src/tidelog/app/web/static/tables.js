@@ -123,12 +123,14 @@ async function details(name) {
     table.reason ? el("p", {}, table.reason) : null, table.remedy ? remedy(table.remedy) : null,
     el("h3", {}, "Schema history"), history,
   ], context.operator && !context.trouble && table.state !== "refused" ? [button("Dump this table…", () => begin([name], site), { class: "primary", "data-act": "dump-this" })] : []);
+  let found;
   try {
-    const found = await get(`web/sites/${site}/schema?table=${encodeURIComponent(name)}`);
-    history.replaceChildren(...versions(found.tables[0].versions));
+    found = await get(`web/sites/${site}/schema?table=${encodeURIComponent(name)}`);
   } catch (error) {
     history.replaceChildren(el("p", { class: "muted" }, error.message));
+    return;
   }
+  history.replaceChildren(...versions(found.tables[0].versions));
 }
 
 function versions(found) {

@@ -19,7 +19,12 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
-from tidelog.sources.mysql.catalogue.storage import rows_may_differ, storage_of, versions_of
+from tidelog.sources.mysql.catalogue.storage import (
+    estimated_rows,
+    rows_may_differ,
+    storage_of,
+    versions_of,
+)
 from tidelog.sources.mysql.chunks.conditions import checked
 from tidelog.sources.mysql.chunks.failures import chunk_errors
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
@@ -96,6 +101,11 @@ class MySqlCatalogue:
                 estimated_rows=storage.estimated_rows,
                 estimated_bytes=storage.estimated_bytes,
             )
+
+    def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
+        """See `tidelog.ports.Catalogue`. A query for each database."""
+        with self._lock, translated("looking up estimates"):
+            return estimated_rows(self._connected(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""

@@ -27,6 +27,8 @@ from typing import Any
 
 import psycopg
 
+from tidelog.model.schema import TableName
+
 FIRST_USER_OID = 16_384
 _NAMESPACES_SINCE = 150_000
 
@@ -47,6 +49,24 @@ SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8, tree.inherits,
   c.reltuples::float8, c.relpages::int8
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 ORDER BY c.oid
+"""
+
+# As of `_LEAVES`, of many tables.
+_ESTIMATES = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, n.nspname, c.relname, c.oid
+  FROM unnest(%s::text[], %s::text[]) AS t(namespace, name)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.namespace
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+  UNION ALL
+  SELECT tree.root, tree.nspname, tree.relname, i.inhrelid
+  FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+  JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
+)
+SELECT tree.nspname::text, tree.relname::text, sum(c.reltuples)::float8
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
+WHERE c.relkind <> 'p' AND c.reltuples >= 0 AND (c.reltuples > 0 OR c.relpages > 0)
+GROUP BY 1, 2
 """
 
 # Columns are [name, xmin, oid of what generates it or 0], and a 1 behind a generated one that is
@@ -170,6 +190,15 @@ def storage_of(
         estimated_rows=int(sum(max(row[5], 0.0) for row in leaves)),
         pages=sum(row[6] for row in leaves),
     )
+
+
+def estimated_rows(
+    connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
+) -> dict[TableName, int]:
+    """Of each that was vacuumed or analyzed; of a partitioned one, of such partitions."""
+    names = ([table.namespace for table in tables], [table.name for table in tables])
+    rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
+    return {TableName(namespace, name): int(estimate) for namespace, name, estimate in rows}
 
 
 def rows_may_differ(before: str, after: str) -> bool:

@@ -14,7 +14,11 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.postgres.catalogue.members import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
-from tidelog.sources.postgres.catalogue.storage import rows_may_differ, storage_of
+from tidelog.sources.postgres.catalogue.storage import (
+    estimated_rows,
+    rows_may_differ,
+    storage_of,
+)
 from tidelog.sources.postgres.catalogue.versions import stamp, versions
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
@@ -121,6 +125,11 @@ class PostgresCatalogue:
                 if shape is not None:
                     _require_readable(connection, table, shape.schema.relation_id)
                 return shape
+
+    def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking up estimates"):
+            return estimated_rows(self._connected(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""

@@ -1,0 +1,40 @@
+"""Dumps that capture holds though nobody paused them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.capture.dumps.states import DumpStatus
+from tidelog.capture.session import STATUS_KEY
+from tidelog.ports import StateStore
+
+HELD_BY: Final = "capture"
+
+
+def holds_on(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What holds the dump, of the status document's ``dumps_held``: each with ``why``, ``reason``
+    (a sentence) and ``since_ms``. A blocking dump that has begun goes on.
+    """
+    waits = dump.get("status") == DumpStatus.QUEUED or (
+        dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
+    )
+    return list(status.get("dumps_held") or ()) if waits else []
+
+
+def as_held(dump: Mapping[str, Any], holds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The dump as one that capture has paused, if there is anything that holds it."""
+    if not holds:
+        return dump
+    return {**dump, "status": DumpStatus.PAUSED, "paused_by": HELD_BY, "held": holds}
+
+
+def told_holds(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`holds_on`, as the capture that leads, or led last, has told it."""
+    document = state.get(STATUS_KEY)
+    return [] if document is None else holds_on(dump, document.value)
+
+
+def reasons(holds: Sequence[Mapping[str, Any]]) -> str:
+    """Sentences, one behind the other; empty: nothing holds it."""
+    return " ".join(str(hold["reason"]) for hold in holds)

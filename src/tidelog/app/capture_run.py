@@ -23,12 +23,12 @@ from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
 from tidelog.app.upkeep import Upkeep
 from tidelog.capture.activity.log import Activity, Counted
-from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
-from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import CaptureSession, Housekeeping
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
 from tidelog.capture.steering.gate import DumpGate

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
+from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
+from tidelog.capture.catalogue.refused_tables import REFUSED_KEY, RefusedTables
+from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
 from tidelog.capture.dumps.store import KEY_SETS
-from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
-from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.ports import StateStore
 
 GENERATION_KEY: Final = "log-generation"

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.capture.activity.log import Activity
-from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import bind
 from tidelog.capture.leadership import Leader
-from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.start_dumps import AtStart, StartDumps
 from tidelog.capture.steering.guard import LogGuard, note_given_up
 from tidelog.capture.steering.pauses import LogSwitch

@@ -12,10 +12,11 @@ import pytest
 from tests.property.test_windows_model import PaperWindows
 
 from tidelog.app import capture_run
-from tidelog.capture import catalogue_watch, engine, session
+from tidelog.capture import engine, session
+from tidelog.capture.catalogue import catalogue_watch
+from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.dumps import automatic, refetch, worker
 from tidelog.capture.dumps import state as dump_state
-from tidelog.capture.relation_names import RelationNames
 from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.emitted import EmittedTransactions

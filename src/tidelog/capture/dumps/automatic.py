@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
+from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch, changes_rows
+from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import NO_KEY, TableProgress, whole_table
 from tidelog.capture.failed_dumps import Again, last_failed, to_repeat
-from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import (
     ConnectionLostError,
     GapError,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
+from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.actions import Actions, DumpLog
 from tidelog.capture.dumps.blocking import BlockingDumps
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
@@ -28,7 +29,6 @@ from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
 from tidelog.capture.notifications import Notify
-from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.steering.gate import DumpGate
 from tidelog.capture.steering.turns import DumpTurns
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
@@ -30,7 +31,6 @@ from tidelog.capture.dumps.states import (
 )
 from tidelog.capture.dumps.store import AUTOMATIC, DumpStore
 from tidelog.capture.notifications import TableScanStatus
-from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import (
     ChunkDeniedError,
     ChunkError,

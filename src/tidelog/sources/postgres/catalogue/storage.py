@@ -14,7 +14,8 @@ replaced are told apart by their oid or by the transaction that wrote them (``xm
 nor a rewrite of the catalogue changes it): partitions by ``pg_inherits``, what is published by
 ``pg_publication_rel`` and ``pg_publication``, the texts of a type's values by ``pg_enum`` and the
 composite's columns. Rows that a GRANT, ANALYZE or COMMENT replaces are not taken for a trace. A
-table that bears another name for a while shows in the log: `tidelog.capture.relation_names`.
+table that bears another name for a while shows in the log:
+`tidelog.capture.catalogue.relation_names`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from tidelog.capture.earlier_writers import EarlierWriters
-from tidelog.capture.refused_tables import RefusedTables
+from tidelog.capture.catalogue.earlier_writers import EarlierWriters
+from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema

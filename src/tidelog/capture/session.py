@@ -17,6 +17,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import bind
 from tidelog.capture.leadership import Leader
+from tidelog.capture.patient_state import PatientState
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.start_dumps import AtStart, StartDumps
 from tidelog.capture.steering.guard import LogGuard, note_given_up
@@ -42,7 +43,6 @@ from tidelog.ports import (
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
-    StateStore,
     TableRefused,
 )
 
@@ -66,6 +66,8 @@ may take so much of the time: whoever may give hints must not load the source wi
 MAINTAIN_EVERY_S = 30.0
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
+WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
+"""The same, of commands."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class CaptureSession:
         catalogue: Catalogue,
         snapshot_reader: ChunkReader,
         refused: RefusedTables,
-        state: StateStore,
+        state: PatientState,
         housekeeping: Housekeeping,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
@@ -156,6 +158,7 @@ class CaptureSession:
         self.coordinator.recover(self.engine, self._chunks)
         self._automatic.watch.begin()
         self._at_start.request()
+        self._state.until(self._ended)
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -251,7 +254,7 @@ class CaptureSession:
                 self._housekeeping.commands()
             except GapError:
                 raise
-            except TRANSIENT as error:
+            except WAITED_FOR as error:
                 logger.info("commands wait: %s", error)
 
     def _tell_status(self) -> None:
@@ -339,7 +342,7 @@ class CaptureSession:
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
             with suppress(StateError):  # told later: the lease says how long capture goes on
-                self._state.put(STATUS_KEY, status, None)
+                self._state.at_once.put(STATUS_KEY, status, None)
                 self._published = dumps
                 self._publish_at = now + 2 * self._housekeeping.look_every_s
         self._housekeeping.on_status(status)

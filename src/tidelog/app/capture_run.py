@@ -255,6 +255,10 @@ class Capture:
             channels.close()
             writer.close()
 
+        def give_back() -> None:
+            serving.stand_by()
+            keeper.release()
+
         def forget_log() -> None:
             keeper.check()
             parts.forget_log()
@@ -286,6 +290,7 @@ class Capture:
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
             forget_log=forget_log,
+            give_back=give_back,
             housekeeping=Housekeeping(
                 commands=channels.act,
                 maintain=upkeep.act,

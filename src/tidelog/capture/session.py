@@ -53,6 +53,8 @@ CONSENT_KEY = "log-gap-consent"
 """Set by a person who consents to a gap, once, for the next start."""
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
+END_S = 0.3
+"""So long others have to end before the lease is given back: they store what they know."""
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 LOOK_SHARE = 0.01
@@ -115,7 +117,9 @@ class CaptureSession:
         switch: LogSwitch,
         guard: LogGuard,
         forget_log: Callable[[], None],
+        give_back: Callable[[], None],
     ) -> None:
+        """``give_back``: gives the lease back; from then on the log and the state are another's."""
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader
@@ -133,6 +137,7 @@ class CaptureSession:
         self._switch = switch
         self._guard_log = guard
         self._forget_log = forget_log
+        self._give_back = give_back
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._automatic = AutomaticDumps(
@@ -174,19 +179,31 @@ class CaptureSession:
             thread.start()
         try:
             self.engine.run(self._ended)
-        finally:
-            self._ended.set()
-            deadline = time.monotonic() + JOIN_S  # of all: several may wait for the same source
-            for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        if isinstance(self._failure, LogInDangerError):
+        except BaseException as failure:  # noqa: BLE001 - raised by _end
+            if not isinstance(self._failure, LogInDangerError):
+                self._failure = failure
+        return self._end(threads)
+
+    def _end(self, threads: list[threading.Thread]) -> bool:
+        """Let another lead, now that nothing more is appended, and only then wait for threads that
+        may wait long themselves, for the source or the state store.
+        """
+        self._ended.set()
+        with suppress(TidelogError):
+            self._reader.close()  # the next leader reads from where this one does
+        _join(threads, END_S)
+        failure = self._failure
+        if isinstance(failure, LogInDangerError):
             # Neither may take the place of why capture stops: it would be started again.
             with suppress(StateError):
                 self._publish_status()
             self._give_up_log()
-        if self._failure is not None:
-            raise self._failure
-        self._publish_status()
+        elif failure is None:
+            self._publish_status()
+        self._give_back()
+        _join(threads, JOIN_S)  # these may find that they lead no more
+        if failure is not None:
+            raise failure
         return self._complete
 
     def _give_up_log(self) -> None:
@@ -195,7 +212,6 @@ class CaptureSession:
             return
         try:
             note_given_up(self._state)
-            self._reader.close()
             self._forget_log()
         except LeaseLostError:
             raise
@@ -367,6 +383,13 @@ class CaptureSession:
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
+
+
+def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
+    """``within_s`` is of all: several may wait for the same source."""
+    deadline = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def look_pause(took_s: float) -> float:

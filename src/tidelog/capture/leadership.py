@@ -21,7 +21,7 @@ from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
-ASK_EVERY_S = 0.5
+ASK_EVERY_S = 0.2
 ASK_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5

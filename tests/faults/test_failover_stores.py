@@ -8,18 +8,23 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
 from tests.support.state_stores import STORES
 
 from tidelog import app
-from tidelog.control.commands import PauseSnapshot
+from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import options_of
 from tidelog.state.opening import open_state
 
 pytestmark = pytest.mark.integration
+HUNG_S = 12.0
+"""Longer than a request of the store may take."""
+WITHIN_S = 2.5
+"""So soon a record is durable, also on a busy machine: before one request that hangs ends."""
 
 
 @pytest.fixture(params=["log", "zookeeper", "postgresql"])
@@ -88,3 +93,46 @@ def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again
     assert outcome["state"] == "done"
     with closing(open_state(source.config.state.place)) as state:
         assert state.keys("dump/") != []
+
+
+def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
+    request: pytest.FixtureRequest, database: str, tmp_path: Path
+) -> None:
+    """Neither its progress nor what is decided of it ends the leadership: the lease does."""
+    url = STORES["postgresql"](request, tmp_path)
+    source = Source(database, tmp_path, state=url)
+    text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")
+    source.config_file.write_text(text + "dump: {chunk_rows: 10, delay_ms: 20}\n")
+    try:
+        capture = source.start()
+        source.wait_led()
+        source.write(1, 600)
+        source.wait_for(lambda: len(source.inserted()) == 600)
+        command = ExecuteSnapshot(dump_id="d", tables=("app.t",))
+        asked = app.send_command(source.config, command, timeout_s=30)
+        assert asked["error"] is None
+        source.wait_for(lambda: dumped(source) > 100)
+        with psycopg.connect(url) as other:
+            other.execute("LOCK TABLE tidelog.state IN ACCESS EXCLUSIVE MODE")
+            begun = time.monotonic()
+            first = 601
+            while time.monotonic() < begun + HUNG_S:
+                source.write(first, first)
+                source.wait_for(lambda first=first: first in source.inserted(), WITHIN_S)
+                first += 1
+        source.wait_for(lambda: dumped(source) >= 600)
+        source.wait_for(
+            lambda: (
+                {d["dump_id"]: d["status"] for d in app.status(source.config)["dumps"]}["d"]
+                == "completed"
+            )
+        )
+        log = EventLog.open(source.config.log.path)
+        assert {segment.epoch for segment in log.chain().segments} == {1}
+        assert not capture.died
+    finally:
+        source.close()
+
+
+def dumped(source: Source) -> int:
+    return len([record for record in source.records() if record.op == "r"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.faults.stalling_proxy import StallingProxy
 from tests.support.s3 import S3Server
 
 from tidelog import app
@@ -16,6 +17,8 @@ from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
+AT_ONCE_S = 8.0
+"""Less than a session's threads are waited for, also on a busy machine."""
 
 
 @pytest.fixture
@@ -61,10 +64,31 @@ def test_the_leadership_goes_to_whom_it_is_given_and_back(source: Source) -> Non
     assert not third.died
 
 
+def test_a_session_that_failed_gives_its_lease_back_before_its_threads_have_ended(
+    source: Source, database: str
+) -> None:
+    """One of them waits for the source, which does not answer it."""
+    with StallingProxy(database) as proxy:
+        text = source.config_file.read_text().replace(database, proxy.url)
+        source.config_file.write_text(text)
+        first = source.start()
+        source.wait_led()
+        second = source.start()
+        source.wait_for(lambda: app.status(source.config)["standbys"])
+        proxy.arm(b"pg_current_wal_flush_lsn")  # the leader asks how far the log is
+        assert proxy.stalled.wait(30)
+        source.sql.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        source.write(1, 5)
+        source.wait_for(lambda: source.inserted() == list(range(1, 6)), AT_ONCE_S)
+        leader = str(app.status(source.config)["leader"])
+        assert leader.endswith(f":{second.pid}")
+        assert not first.died
+
+
 def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
     s3: S3Server, database: str, tmp_path: Path
 ) -> None:
-    """With ``log:`` a standby looks every tenth of the lease: here every 6 s."""
+    """With ``log:`` a standby looks once for each renewal: here every 30 s."""
     place = s3.url("farewell")
     source = Source(database, tmp_path, place, s3.options, state="log:")
     text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")

@@ -113,6 +113,25 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
         assert c.acquire() is not None
 
 
+def test_who_handed_over_may_lead_again_as_soon_as_another_has_led(config: Config) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "a", state=state)) as a,
+        closing(CaptureElection(config, "b", state=state)) as b,
+    ):
+        Roster(state, "b", None).stand_by()
+        lease = a.acquire()
+        assert lease is not None
+        a.hand_over(None)
+        a.release(lease)
+        assert a.acquire() is None  # the other one goes first
+        taken = b.acquire()
+        assert taken is not None
+        assert a.acquire() is None
+        b.release(taken)
+        assert a.acquire() is not None
+
+
 def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

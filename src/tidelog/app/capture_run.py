@@ -29,6 +29,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
+from tidelog.capture.patient_state import PatientState
 from tidelog.capture.session import CaptureSession, Housekeeping
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
 from tidelog.capture.steering.gate import DumpGate
@@ -156,6 +157,7 @@ class Capture:
         check_whole(store)
         measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
         state = LeasedState(measured, keeper.check)
+        patient = PatientState(state)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
@@ -193,7 +195,7 @@ class Capture:
         )
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
-        refused = RefusedTables(state, channels.notify)
+        refused = RefusedTables(patient, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
         catalogue = RefusingCatalogue(parts.catalogue, refused)
@@ -203,7 +205,7 @@ class Capture:
             catalogue=catalogue,
             refused=refused,
             keys=parts.keys,
-            state=state,
+            state=patient,
             options=_dump_options(config),
             notify=channels.notify,
             gate=gate,
@@ -253,6 +255,10 @@ class Capture:
             channels.close()
             writer.close()
 
+        def give_back() -> None:
+            serving.stand_by()
+            keeper.release()
+
         def forget_log() -> None:
             keeper.check()
             parts.forget_log()
@@ -278,12 +284,13 @@ class Capture:
             catalogue=catalogue,
             snapshot_reader=snapshot_reader,
             refused=refused,
-            state=state,
+            state=patient,
             switch=switch,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
             forget_log=forget_log,
+            give_back=give_back,
             housekeeping=Housekeeping(
                 commands=channels.act,
                 maintain=upkeep.act,
@@ -294,7 +301,7 @@ class Capture:
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,
-                state,
+                patient,
                 source.tables,
                 refused=refused,
                 publish=parts.publish,

@@ -107,7 +107,7 @@ class LogElection:
     def acquire(self) -> Lease | None:
         if self._handing_over:  # the lease was lost before it was given back
             self._let_others_go_first()
-        if time.monotonic() < self._not_before:
+        if time.monotonic() < self._not_before and not self._has_gone_first():
             return None
         if self._handicap_s and not self._is_our_turn():
             return None
@@ -188,6 +188,22 @@ class LogElection:
         self._handing_over = False
         self._not_before = time.monotonic() + PATIENCE_S
 
+    def _has_gone_first(self) -> bool:
+        """Does another lead by now? Then nobody is to be let go first any more."""
+        if not self._is_time_to_look():
+            return False
+        if self._election.leader() in (None, self._holder):
+            return False
+        self._not_before = 0.0
+        return True
+
+    def _is_time_to_look(self) -> bool:
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + self._look_every_s
+        return True
+
     def _is_meant(self) -> bool:
         """By a handover, once the lease is ours; one that is not taken up for a while counts no
         more.
@@ -217,9 +233,8 @@ class LogElection:
         left to us by name?
         """
         now = time.monotonic()
-        if now < self._look_at:
+        if not self._is_time_to_look():
             return False
-        self._look_at = now + self._look_every_s
         if self._election.leader() is not None:
             self._free_since = None
             return True  # the lease decides: by hosts' clocks it may seem to last

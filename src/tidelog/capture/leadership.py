@@ -21,7 +21,7 @@ from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
-ASK_EVERY_S = 0.5
+ASK_EVERY_S = 0.2
 ASK_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
@@ -67,6 +67,7 @@ class LeaseKeeper:
         self._on_lease = on_lease
         on_lease(lease)
         self._stopped = threading.Event()
+        self._releasing, self._released = threading.Lock(), False
         self._lost: LeaseLostError | None = None
         self._renewals = self._failures = 0
         self._thread = threading.Thread(target=self._keep, name="tidelog-lease", daemon=True)
@@ -124,7 +125,12 @@ class LeaseKeeper:
                 pause_s = min(self._every_s, RENEW_AGAIN_S)
 
     def release(self) -> None:
+        """Give the lease back, once; `check` raises from now on."""
         self._stopped.set()
+        with self._releasing:
+            given, self._released = self._released, True
+        if given:
+            return
         self._thread.join(5)
         if self._lost is None:
             with contextlib.suppress(TidelogError):

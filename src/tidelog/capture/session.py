@@ -18,6 +18,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import bind
 from tidelog.capture.leadership import Leader
+from tidelog.capture.patient_state import PatientState
 from tidelog.capture.start_dumps import AtStart, StartDumps
 from tidelog.capture.steering.guard import LogGuard, note_given_up
 from tidelog.capture.steering.pauses import LogSwitch
@@ -42,7 +43,6 @@ from tidelog.ports import (
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
-    StateStore,
     TableRefused,
 )
 
@@ -53,6 +53,8 @@ CONSENT_KEY = "log-gap-consent"
 """Set by a person who consents to a gap, once, for the next start."""
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
+END_S = 0.3
+"""So long others have to end before the lease is given back: they store what they know."""
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 LOOK_SHARE = 0.01
@@ -66,6 +68,8 @@ may take so much of the time: whoever may give hints must not load the source wi
 MAINTAIN_EVERY_S = 30.0
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
+WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
+"""The same, of commands."""
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ class CaptureSession:
         catalogue: Catalogue,
         snapshot_reader: ChunkReader,
         refused: RefusedTables,
-        state: StateStore,
+        state: PatientState,
         housekeeping: Housekeeping,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
@@ -113,7 +117,9 @@ class CaptureSession:
         switch: LogSwitch,
         guard: LogGuard,
         forget_log: Callable[[], None],
+        give_back: Callable[[], None],
     ) -> None:
+        """``give_back``: gives the lease back; from then on the log and the state are another's."""
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader
@@ -131,6 +137,7 @@ class CaptureSession:
         self._switch = switch
         self._guard_log = guard
         self._forget_log = forget_log
+        self._give_back = give_back
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._automatic = AutomaticDumps(
@@ -156,6 +163,7 @@ class CaptureSession:
         self.coordinator.recover(self.engine, self._chunks)
         self._automatic.watch.begin()
         self._at_start.request()
+        self._state.until(self._ended)
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -171,19 +179,31 @@ class CaptureSession:
             thread.start()
         try:
             self.engine.run(self._ended)
-        finally:
-            self._ended.set()
-            deadline = time.monotonic() + JOIN_S  # of all: several may wait for the same source
-            for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        if isinstance(self._failure, LogInDangerError):
+        except BaseException as failure:  # noqa: BLE001 - raised by _end
+            if not isinstance(self._failure, LogInDangerError):
+                self._failure = failure
+        return self._end(threads)
+
+    def _end(self, threads: list[threading.Thread]) -> bool:
+        """Let another lead, now that nothing more is appended, and only then wait for threads that
+        may wait long themselves, for the source or the state store.
+        """
+        self._ended.set()
+        with suppress(TidelogError):
+            self._reader.close()  # the next leader reads from where this one does
+        _join(threads, END_S)
+        failure = self._failure
+        if isinstance(failure, LogInDangerError):
             # Neither may take the place of why capture stops: it would be started again.
             with suppress(StateError):
                 self._publish_status()
             self._give_up_log()
-        if self._failure is not None:
-            raise self._failure
-        self._publish_status()
+        elif failure is None:
+            self._publish_status()
+        self._give_back()
+        _join(threads, JOIN_S)  # these may find that they lead no more
+        if failure is not None:
+            raise failure
         return self._complete
 
     def _give_up_log(self) -> None:
@@ -192,7 +212,6 @@ class CaptureSession:
             return
         try:
             note_given_up(self._state)
-            self._reader.close()
             self._forget_log()
         except LeaseLostError:
             raise
@@ -251,7 +270,7 @@ class CaptureSession:
                 self._housekeeping.commands()
             except GapError:
                 raise
-            except TRANSIENT as error:
+            except WAITED_FOR as error:
                 logger.info("commands wait: %s", error)
 
     def _tell_status(self) -> None:
@@ -339,7 +358,7 @@ class CaptureSession:
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
             with suppress(StateError):  # told later: the lease says how long capture goes on
-                self._state.put(STATUS_KEY, status, None)
+                self._state.at_once.put(STATUS_KEY, status, None)
                 self._published = dumps
                 self._publish_at = now + 2 * self._housekeeping.look_every_s
         self._housekeeping.on_status(status)
@@ -364,6 +383,13 @@ class CaptureSession:
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
+
+
+def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
+    """``within_s`` is of all: several may wait for the same source."""
+    deadline = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def look_pause(took_s: float) -> float:

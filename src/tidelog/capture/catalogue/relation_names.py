@@ -9,7 +9,7 @@ does one whose name another table bears for a while. The number tells.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed, RowsUnlogged, StateStore
@@ -18,34 +18,29 @@ RELATIONS_KEY = "table-relations"
 
 
 class RelationNames:
-    """Table → relation, stored. Thread-safe."""
+    """Table → relation, stored. Thread-safe: whoever only asks waits for no other's request to the
+    store, since the engine's thread asks about each relation that the log names.
+    """
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
+        self._storing = threading.Lock()
+        """Held while something is changed and stored; taken before the other one."""
         self._lock = threading.Lock()
         self._known: dict[str, int] | None = None
         self._tables: dict[int, set[str]] = {}
 
     def learn(self, relations: Mapping[str, int]) -> None:
         """What the catalogue says of tables that are not known yet."""
-        with self._lock:
-            known = self._read()
-            self._note({name: each for name, each in relations.items() if name not in known})
+        self._change(lambda known: {n: each for n, each in relations.items() if n not in known})
 
     def keep(self, tables: Collection[str]) -> None:
         """Forget all others: they do not exist, and are dumped as new ones once they do."""
-        with self._lock:
-            known = self._read()
-            gone = [name for name in known if name not in tables]
-            for name in gone:
-                self._tables.get(known.pop(name), set()).discard(name)
-            if gone:
-                self._state.put(RELATIONS_KEY, known, None)
+        self._change(lambda known: dict.fromkeys(name for name in known if name not in tables))
 
     def dumped(self, table: TableName, relation_id: int) -> None:
         """The table is dumped as this relation: what the log shows of it from now on fits."""
-        with self._lock:
-            self._note({str(table): relation_id})
+        self._change(lambda _known: {str(table): relation_id})
 
     def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
         """The tables whose rows the log does not show rightly, by a relation that it names. Once
@@ -65,9 +60,12 @@ class RelationNames:
 
     def bears(self, named: RelationNamed) -> None:
         """The table is this relation from here on."""
-        if named.captured:
-            with self._lock:
-                self._note({str(named.table): named.relation_id})
+        if not named.captured:
+            return
+        with self._lock:
+            known = self._read().get(str(named.table)) == named.relation_id
+        if not known:
+            self._change(lambda _known: {str(named.table): named.relation_id})
 
     def _read(self) -> dict[str, int]:
         if self._known is None:
@@ -77,12 +75,17 @@ class RelationNames:
                 self._tables.setdefault(relation_id, set()).add(name)
         return self._known
 
-    def _note(self, relations: Mapping[str, int]) -> None:
-        known = self._read()
-        changed = {name: each for name, each in relations.items() if known.get(name) != each}
-        for name, relation_id in changed.items():
-            self._tables.get(known.get(name, 0), set()).discard(name)
-            self._tables.setdefault(relation_id, set()).add(name)
-            known[name] = relation_id
-        if changed:
-            self._state.put(RELATIONS_KEY, known, None)
+    def _change(self, news_of: Callable[[Mapping[str, int]], Mapping[str, int | None]]) -> None:
+        """``news_of``: what is known → what changes; None: forget the table."""
+        with self._storing:
+            with self._lock:
+                known = self._read()
+                news = {n: each for n, each in news_of(known).items() if known.get(n) != each}
+                for name, relation_id in news.items():
+                    self._tables.get(known.pop(name, 0), set()).discard(name)
+                    if relation_id is not None:
+                        self._tables.setdefault(relation_id, set()).add(name)
+                        known[name] = relation_id
+                stored = dict(known)
+            if news:
+                self._state.put(RELATIONS_KEY, stored, None)

@@ -327,7 +327,6 @@ class Config(Section):
             if given is None
             else given / 1000
         )
-        # 2: what stands by goes by it (tidelog.state.lease.RHYTHM).
         return lease_s, lease_s / (2 if sparing(self.state.place) else 4)
 
     @model_validator(mode="after")

@@ -22,17 +22,12 @@ from tidelog.system.processes import has_ended, this_process
 MARGIN: Final = 0.2
 """Of the lease, in which its holder acts no more and nobody else begins."""
 
-RHYTHM: Final = 0.5
-"""Of the lease: so often it is renewed where each request is paid for. A holder that renews it
-otherwise is succeeded later, by so much at most; nothing else depends on it."""
-
 _SLACK_S: Final = 2.0
+_MOST_ABOUT: Final = 1.2
 ON_WATCH_S: Final = 0.1
 """Between two looks at a lease that is about to be given back,"""
 _WATCH_S: Final = 10.0
-"""for so long at most behind the time in which all see that."""
-_ASKED_S: Final = 1.0
-"""For a look that is due to be made, and answered."""
+"""for so long at most."""
 
 
 class LeaseElection:
@@ -59,8 +54,7 @@ class LeaseElection:
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: epochs start here or above.
         look_every_s: while another leads, the store is asked no more often than about so, however
-            often `acquire` is called, and once it was seen when the lease is renewed, only a moment
-            after the next renewal is due; that a holder on this host ended is seen without asking.
+            often `acquire` is called; that a holder on this host ended is seen without asking.
         """
         self._documents = documents
         self.name = name
@@ -76,10 +70,9 @@ class LeaseElection:
         self._look_every_s = look_every_s
         self._look_at = 0.0
         self._holders: dict[str, Any] = {}
-        self._found: Document | None = None  # another's, at the last look
         self._seen: tuple[str, float] = ("", 0.0)
         self._held_s = ttl_s
-        self._renewed = self._in_rhythm = False
+        self._renewed = False
         self._leaving = False
         self._left: tuple[tuple[str, int], float] = (("", 0), 0.0)
 
@@ -99,10 +92,12 @@ class LeaseElection:
                 return None
             found = self._look()
             if found is not None and self._held(found):
-                self._holders, self._found = found.value["process"], found
-                self._look_at = self._next_look(found.value)
+                self._holders = found.value["process"]
+                # Several that stand by do not ask at one moment.
+                pause_s = ON_WATCH_S if self._is_left(found.value) else self._look_every_s
+                self._look_at = time.monotonic() + pause_s * _about()
                 return None
-            self._look_at, self._found = 0.0, None
+            self._look_at = 0.0
             epoch = self._next_epoch
             begun = time.monotonic()
             unsure, self._unsure = self._unsure, True
@@ -138,7 +133,7 @@ class LeaseElection:
             return 0.0
         self._leaving = True
         self.renew(lease)
-        return self.ttl_s * RHYTHM + _ASKED_S
+        return self._look_every_s * _MOST_ABOUT + ON_WATCH_S
 
     def release(self, lease: Lease) -> None:
         """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
@@ -155,9 +150,7 @@ class LeaseElection:
 
     def leader(self) -> str | None:
         """Whom the document names, for people: of a lease that ran out by the wall clock nobody."""
-        found = self._found if time.monotonic() < self._look_at else None
-        if found is None:
-            found = self._documents.get(self.name)
+        found = self._documents.get(self.name)
         if found is None or found.value["holder"] is None or has_ended(found.value["process"]):
             return None
         return str(found.value["holder"]) if found.value["until"] > time.time() else None
@@ -182,24 +175,10 @@ class LeaseElection:
         now = time.monotonic()
         # The holder's length, not ours: it may be configured otherwise.
         self._held_s = float(value["ttl_s"])
-        self._in_rhythm = False
         if self._seen[0] != content:
-            self._renewed = self._in_rhythm = self._seen[0] != ""
+            self._renewed = self._seen[0] != ""
             self._seen = (content, now)
         return now < self._seen[1] + self._held_s
-
-    def _next_look(self, value: dict[str, Any]) -> float:
-        """When to look again at a lease that another has.
-
-        A renewal is seen as long after it as the one before, and somewhat sooner each time, as
-        renewals take their time; one that is not there yet is looked for until it is.
-        """
-        now, pause_s = time.monotonic(), self._look_every_s * _about()
-        if self._is_left(value):
-            return now + ON_WATCH_S
-        if self._in_rhythm and self._look_every_s:
-            pause_s = self._held_s * RHYTHM
-        return min(now + pause_s, self._seen[1] + self._held_s)
 
     def _is_left(self, value: dict[str, Any]) -> bool:
         """Will its holder give it back soon? One that said so is watched for a while only."""
@@ -207,8 +186,7 @@ class LeaseElection:
             return False
         told = (value["instance"], value["epoch"])
         if self._left[0] != told:
-            watch_s = self._held_s * RHYTHM + _ASKED_S + _WATCH_S
-            self._left = (told, time.monotonic() + watch_s)
+            self._left = (told, time.monotonic() + _WATCH_S)
         return self.on_watch
 
     def _ours(self, found: Document, lease: Lease) -> bool:
@@ -243,5 +221,4 @@ class LeaseElection:
 
 
 def _about() -> float:
-    """Several that stand by do not ask at one moment."""
-    return random.uniform(0.6, 1.0)  # noqa: S311 - it hides nothing
+    return random.uniform(0.8, _MOST_ABOUT)  # noqa: S311 - it hides nothing

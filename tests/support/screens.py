@@ -166,6 +166,7 @@ class Feed:
     """Where nothing was noted yet."""
 
     ask_every_s = 0.5
+    is_paid = False
 
     def __init__(self, _config: Any) -> None:
         pass

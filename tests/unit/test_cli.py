@@ -503,7 +503,7 @@ def test_signal_ends_capture_in_order(
         "    print('stopped in order', flush=True)\n"
         "runtime.capture = capture\n"
         "class Feed:\n"
-        "    ask_every_s = 0.5\n"
+        "    ask_every_s, is_paid = 0.5, False\n"
         "    __init__ = __exit__ = lambda self, *a: None\n"
         "    __enter__ = lambda self: self\n"
         "    latest = lambda self: {'leader': None, 'capture': None}\n"

@@ -9,7 +9,7 @@ from typing import Any
 from tidelog.app.overview.reader import StatusReader
 from tidelog.config import Config
 from tidelog.errors import EventLogError, StorageError
-from tidelog.state.opening import look_every_s
+from tidelog.state.opening import look_every_s, sparing
 
 _ASK_EVERY_S = 0.5  # capture publishes about once a second
 _LOG_EVERY_S = 1.0
@@ -26,10 +26,12 @@ class StatusFeed:
 
     Attributes:
         ask_every_s: seconds between two looks; longer for a store whose requests are paid for.
+        is_paid: is it such a store?
     """
 
     def __init__(self, config: Config) -> None:
         self.ask_every_s = max(_ASK_EVERY_S, look_every_s(config.state.place))
+        self.is_paid = sparing(config.state.place)
         self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.ask_every_s))
         self._of_log: dict[str, Any] = {"outputs": []}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 OnStatus = Callable[[dict[str, Any]], None]
 _JOIN_S = 5.0
+PAID_LINES_S = 300.0
+"""Between plain lines, where each request to the state store is paid for: one look makes a dozen."""
 
 
 @contextmanager
@@ -121,7 +124,11 @@ class _One(_Showing):
             self._shown.view.here["view"] = f"what is going on can't be read: {error}"
             return 1.0
         self._shown.view.here.pop("view", None)
-        return self._feed.ask_every_s
+        if self._shown.redrawn or not self._feed.is_paid:
+            return self._feed.ask_every_s
+        self._shown.line_every_s = math.inf  # but for one at each look
+        self._shown.plain_line(int(time.time() * 1000))
+        return PAID_LINES_S
 
     def act(self, keys: list[str]) -> None:
         self._steering.act(keys, self._shown)
@@ -192,7 +199,9 @@ class _Several(_Showing):
                 if name not in self._feeds:
                     self._feeds[name] = self._opened.enter_context(app.StatusFeed(config))
                 self._histories[name].add(self._feeds[name].latest())
-                wait_s = max(wait_s, self._feeds[name].ask_every_s)
+                feed = self._feeds[name]
+                paid_plain = feed.is_paid and not self._shown.redrawn
+                wait_s = max(wait_s, PAID_LINES_S if paid_plain else feed.ask_every_s)
             except (TidelogError, OSError):
                 continue  # shown as it was
         if not self._shown.redrawn:

@@ -70,6 +70,8 @@ class Picture:
         self._quiet = quiet
         self._draw = draw or self._screen
         self._line_at = float("-inf")
+        self.line_every_s = terminal.PLAIN_INTERVAL_S
+        """Between plain lines of what has come, as `turn` writes them."""
 
     @property
     def redrawn(self) -> bool:
@@ -80,8 +82,8 @@ class Picture:
         """Show it as it is now, and wait so long for keys; those that are not about the view."""
         if self._area is not None:
             self._area.draw(self._draw(now_ms, *self._area.size()))
-        elif not self._quiet and time.monotonic() - self._line_at >= terminal.PLAIN_INTERVAL_S:
-            self._plain_line(now_ms)
+        elif not self._quiet and time.monotonic() - self._line_at >= self.line_every_s:
+            self.plain_line(now_ms)
         if self._keys is None:
             time.sleep(timeout_s)
             return []
@@ -100,8 +102,9 @@ class Picture:
 
         return screen(list(self.history.documents), self.view, now_ms, width, height)
 
-    def _plain_line(self, now_ms: int) -> None:
-        if not self.history.documents:
+    def plain_line(self, now_ms: int) -> None:
+        """A line of the newest that has come, if anything has."""
+        if self._quiet or not self.history.documents:
             return
         from tidelog.app.overview import overview
         from tidelog.cli.status_lines import brief

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tidelog.capture.relation_names import RelationNames
 
 from tidelog.capture.patient_state import PatientState
-from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OnStatus = Callable[[dict[str, Any]], None]
 _JOIN_S = 5.0
 PAID_LINES_S = 300.0
-"""Between plain lines, where each request to the state store is paid for: one look makes a dozen."""
+"""Between plain lines, where each request to the state store is paid for: one look makes ten."""
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tidelog.capture.relation_names import RelationNames
 
+from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.patient_state import PatientState
 from tidelog.errors import StateConflictError, StateError
 from tidelog.model.schema import TableName

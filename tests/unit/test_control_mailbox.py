@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.control.commands import Command, PauseSnapshot, ResumeSnapshot
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox, Outcome, id_time_ms, new_id
-from tidelog.errors import ConnectionLostError, StateConflictError, UsageError
+from tidelog.errors import ConnectionLostError, StateConflictError, StateError, UsageError
 from tidelog.ports import Document
 
 
@@ -36,6 +36,22 @@ class MemoryState:
         return sorted(key for key in self.documents if key.startswith(prefix))
 
     def close(self) -> None: ...
+
+
+class Unanswering(MemoryState):
+    """Does so many puts without saying so."""
+
+    def __init__(self, state: MemoryState, times: int) -> None:
+        super().__init__()
+        self.documents = state.documents
+        self.times = times
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        version = super().put(key, value, expected_version)
+        if self.times:
+            self.times -= 1
+            raise StateError("no answer")
+        return version
 
 
 class Acted:
@@ -132,6 +148,18 @@ def test_command_at_which_capture_ended_twice_is_set_aside() -> None:
     assert outcome.error == "set aside: capture ended 2 times while it acted on this command"
     assert Mailbox(state).outcome(good) == Outcome(good, {"number": 1})
     assert state.keys("commands/") == []
+
+
+def test_command_whose_beginning_is_stored_without_an_answer_is_acted_on() -> None:
+    """And not set aside: capture did not end meanwhile."""
+    state, acted = MemoryState(), Acted()
+    leads = Mailbox(Unanswering(state, 2))  # that it is begun, and what came of it
+    given = Mailbox(state).send(PauseSnapshot())
+    for _ in range(2):
+        with pytest.raises(StateError):
+            leads.handle_pending(acted)
+    assert leads.handle_pending(acted) == 0
+    assert Mailbox(state).outcome(given) == Outcome(given, {"number": 1})
 
 
 def test_a_flood_of_commands_leaves_time_for_other_work() -> None:

@@ -55,6 +55,9 @@ TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3
 """So long others have to end before the lease is given back: they store what they know."""
+ACT_S = 5.0
+"""The same, while a command is acted on."""
+COMMANDS = "tidelog-commands"
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 LOOK_SHARE = 0.01
@@ -130,7 +133,7 @@ class CaptureSession:
         self._housekeeping = housekeeping
         self._chunks = chunks
         self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
-        self._complete = False
+        self._complete = self._acts = False
         self._leader = leader
         self._generation = generation
         self._close_log = close_log
@@ -168,7 +171,7 @@ class CaptureSession:
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
-                ("tidelog-commands", self._act_on_commands),
+                (COMMANDS, self._act_on_commands),
                 ("tidelog-status", self._tell_status),
                 ("tidelog-housekeeping", self._keep_house),
                 ("tidelog-maintenance", self._maintain),
@@ -180,8 +183,10 @@ class CaptureSession:
         try:
             self.engine.run(self._ended)
         except BaseException as failure:  # noqa: BLE001 - raised by _end
-            if not isinstance(self._failure, LogInDangerError):
-                self._failure = failure
+            # Once another part has ended the session, a store that is away is no news.
+            known = self._failure
+            if known is None or not isinstance(failure, StateError):
+                self._failure = known if isinstance(known, LogInDangerError) else failure
         return self._end(threads)
 
     def _end(self, threads: list[threading.Thread]) -> bool:
@@ -192,16 +197,20 @@ class CaptureSession:
         with suppress(TidelogError):
             self._reader.close()  # the next leader reads from where this one does
         _join(threads, END_S)
+        if self._acts:  # what it does for a command is not to be done again by the next leader
+            _join((each for each in threads if each.name == COMMANDS), ACT_S)
         failure = self._failure
-        if isinstance(failure, LogInDangerError):
-            # Neither may take the place of why capture stops: it would be started again.
-            with suppress(StateError):
+        try:
+            if isinstance(failure, LogInDangerError):
+                # Neither may take the place of why capture stops: it would be started again.
+                with suppress(StateError):
+                    self._publish_status()
+                self._give_up_log()
+            elif failure is None:
                 self._publish_status()
-            self._give_up_log()
-        elif failure is None:
-            self._publish_status()
-        self._give_back()
-        _join(threads, JOIN_S)  # these may find that they lead no more
+        finally:
+            self._give_back()
+            _join(threads, JOIN_S)  # these may find that they lead no more
         if failure is not None:
             raise failure
         return self._complete
@@ -266,12 +275,15 @@ class CaptureSession:
     def _act_on_commands(self) -> None:
         """Apart from the rest: most ask the source nothing, and must not wait for it."""
         while not self._ended.wait(self._turn_s):
+            self._acts = True
             try:
                 self._housekeeping.commands()
             except GapError:
                 raise
             except WAITED_FOR as error:
                 logger.info("commands wait: %s", error)
+            finally:
+                self._acts = False
 
     def _tell_status(self) -> None:
         """From memory, whether or not the source answers."""

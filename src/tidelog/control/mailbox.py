@@ -94,6 +94,9 @@ class Mailbox:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
+        self._counted: dict[str, int] = {}
+        """Commands that were begun, and how often they had been before: a store that does not
+        answer, or a source, makes them begin more than once."""
         self.given = threading.Event()
         """Set by every command that this object gave, for whoever looks seldom."""
 
@@ -215,19 +218,24 @@ class Mailbox:
 
     def _begin(self, command_id: str, document: Document, handler: Handler) -> Outcome:
         """Handle the command, unless capture ended each time that it did."""
+        key, version = _COMMANDS + command_id, document.version
         begun = document.value.get("begun", 0)
-        if begun >= MOST_BEGUN:
+        if command_id not in self._counted and begun >= MOST_BEGUN:
             error = f"set aside: capture ended {begun} times while it acted on this command"
             logger.error("command %s (%s) is %s", command_id, document.value["type"], error)
             return Outcome(command_id, {}, error)
-        key = _COMMANDS + command_id
-        value = {**document.value, "begun": begun + 1}
-        version = self._state.put(key, value, document.version)
+        if command_id not in self._counted:
+            self._counted[command_id] = begun
+            version = self._state.put(key, {**document.value, "begun": begun + 1}, version)
         try:
-            return self._handle(command_id, document.value, handler)
+            outcome = self._handle(command_id, document.value, handler)
         except TidelogError:  # it waits for something else than itself
-            self._state.put(key, document.value, version)
+            value = {**document.value, "begun": self._counted[command_id]}
+            self._state.put(key, value, version)
+            del self._counted[command_id]
             raise
+        del self._counted[command_id]
+        return outcome
 
     def _handle(self, command_id: str, document: Any, handler: Handler) -> Outcome:
         try:

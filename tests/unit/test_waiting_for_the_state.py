@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.patient_state import PatientState
-from tidelog.errors import StateConflictError, StateError
+from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed
 from tidelog.state import sqlite
@@ -37,10 +38,34 @@ def locked(tmp_path: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
+def held() -> None:
+    """The lease lasts on."""
+
+
+def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
+    """A lock may be held meanwhile, and whoever would end the session may wait for it."""
+
+    class Away(SqliteState):
+        def get(self, key: str) -> Any:
+            raise StateError("away")
+
+    ends = time.monotonic() + 1.0
+
+    def check() -> None:
+        if time.monotonic() >= ends:
+            raise LeaseLostError("it ended")
+
+    with closing(Away(tmp_path / "state.db")) as away:
+        patient = PatientState(away, check)
+        patient.until(threading.Event())
+        with pytest.raises(LeaseLostError):
+            patient.get("a")
+
+
 def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
     state: SqliteState, tmp_path: Path
 ) -> None:
-    patient = PatientState(state)
+    patient = PatientState(state, held)
     patient.until(threading.Event())
     thread = threading.Thread(target=lambda: patient.put("a", 2, None))
     with locked(tmp_path):
@@ -54,7 +79,7 @@ def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
 
 
 def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Path) -> None:
-    patient, ended = PatientState(state), threading.Event()
+    patient, ended = PatientState(state, held), threading.Event()
     with locked(tmp_path):
         with pytest.raises(StateError):  # nothing was begun
             patient.put("a", 2, None)
@@ -66,7 +91,7 @@ def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Pa
 
 
 def test_a_put_of_a_version_is_asked_for_once(state: SqliteState, tmp_path: Path) -> None:
-    patient = PatientState(state)
+    patient = PatientState(state, held)
     patient.until(threading.Event())
     with pytest.raises(StateConflictError):
         patient.put("a", 2, 7)

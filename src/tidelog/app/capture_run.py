@@ -157,7 +157,7 @@ class Capture:
         check_whole(store)
         measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
         state = LeasedState(measured, keeper.check)
-        patient = PatientState(state)
+        patient = PatientState(state, keeper.check)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)

@@ -26,10 +26,13 @@ class PatientState:
     session has ended. Before that is told, and of puts that expect a version, StateError is raised.
 
     Args:
-        state: raises LeaseLostError for changes once the lease has ended (`LeasedState`).
+        state: what is kept.
+        check: `tidelog.capture.leadership.LeaseKeeper.check`; nobody waits for longer than the
+            lease lasts, for reads either: a lock may be held meanwhile.
     """
 
-    def __init__(self, state: StateStore) -> None:
+    def __init__(self, state: StateStore, check: Callable[[], None]) -> None:
+        self._check = check
         self.at_once = state
         """The same, for what need not wait."""
         self._ended: threading.Event | None = None
@@ -68,3 +71,4 @@ class PatientState:
                 if not told:
                     logger.info("dumps wait for the state store: %s", error)
                 told = True
+                self._check()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.order import smallest_first
+from tidelog.capture.dumps.order import in_order
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.failed_dumps import lacking
 from tidelog.capture.generation import GAP_KEY
@@ -85,8 +85,9 @@ class StartDumps:
                 asked += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
             wanted.append((asked, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
-        if wanted:
-            tables = smallest_first(tables, self._catalogue.estimated_rows(tables))
+        known = {dump.dump_id for dump in self._coordinator.dumps()}
+        if any(dump_id not in known for dump_id, _ in wanted):
+            tables = in_order(tables, self._catalogue.estimated_rows)
         for dump_id, reason in wanted if tables else ():
             self._coordinator.request(
                 dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms

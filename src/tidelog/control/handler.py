@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.order import smallest_first
+from tidelog.capture.dumps.order import in_order
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
 from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
@@ -222,8 +222,8 @@ class Actor:
                 rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:
                 shapes[table] = shape.schema
-        rows = self._catalogue.estimated_rows(list(shapes))
-        return {table: shapes[table] for table in smallest_first(shapes, rows)}, rejected
+        ordered = in_order(list(shapes), self._catalogue.estimated_rows)
+        return {table: shapes[table] for table in ordered}, rejected
 
     def _misunderstood(self, table: TableName, condition: str) -> str | None:
         """Why the server can't understand the condition, if it can't."""

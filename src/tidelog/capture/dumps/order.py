@@ -1,14 +1,36 @@
-"""In which order the tables of a dump are read. Pure."""
+"""In which order the tables of a dump are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from tidelog.errors import ConnectionLostError, SourceError
 from tidelog.model.schema import TableName
+
+logger = logging.getLogger(__name__)
 
 SMALL: Final = 1024
 """Rows: of less the statistics say little, and the time is that of a few round trips."""
+
+
+def in_order(
+    tables: Sequence[TableName],
+    estimates: Callable[[Sequence[TableName]], Mapping[TableName, int]],
+) -> list[TableName]:
+    """`smallest_first` by what ``estimates`` says; as they are, if it fails. Raises
+    ConnectionLostError.
+    """
+    if len(tables) < 2:
+        return list(tables)
+    try:
+        return smallest_first(tables, estimates(tables))
+    except ConnectionLostError:
+        raise
+    except SourceError as error:
+        logger.info("tables are dumped in the order given: %s", error)
+        return list(tables)
 
 
 def smallest_first(

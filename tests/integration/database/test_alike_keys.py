@@ -109,6 +109,8 @@ def test_what_a_source_tells_in_one_way_is_not_refused(
     [
         ("enum('a','A')", f"varchar(36) {CI}", "case or accents"),
         ("enum('e','é')", f"varchar(36) {CI}", "case or accents"),
+        ("enum('i','j')", f"varchar(36) {CI}", "case or accents"),
+        ("enum('chi','ci')", f"varchar(36) {CI}", "case or accents"),
         ("varchar(36)", f"varchar(36) {AS_CS}", "in how characters are composed"),
         ("varchar(36)", "varchar(36) COLLATE utf8mb4_0900_as_ci", "in case for one"),
         ("varchar(36)", "enum('a','b') CHARACTER SET utf8mb4", "case or accents"),

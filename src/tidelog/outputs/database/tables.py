@@ -298,8 +298,16 @@ def _one_spelling(source_type: str) -> bool:
     if source_type.startswith("enum("):
         members = [each.rstrip() for each in re.findall(r"'((?:[^']|'')*)'", source_type)]
         plain = all(re.fullmatch(r"[A-Za-z0-9_. -]+", each) for each in members)
-        return plain and len({each.lower() for each in members}) == len(members)
+        return plain and len({_folded(each) for each in members}) == len(members)
     return re.sub(r"\(.*?\)", "", source_type).strip() in _ONE_SPELLING
+
+
+def _folded(label: str) -> str:
+    """What labels have in common that some language's collation takes for one: Latin has no j, v
+    and w of their own, Lithuanian sorts y with i and ch with c.
+    """
+    letters = re.sub(r"[^a-z0-9]", "", label.lower()).translate(str.maketrans("jyvw", "iiuu"))
+    return letters.replace("ch", "c")
 
 
 def _little(sql_type: str) -> str:

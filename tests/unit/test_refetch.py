@@ -109,6 +109,19 @@ def test_keys_that_are_being_read_wait_still_after_a_crash(
     assert waiting(state) == texts(0, 3)
 
 
+def test_keys_whose_document_an_earlier_leader_deletes_late_hold_up_no_dump(
+    wanted: RefetchQueue, state: CountingState
+) -> None:
+    wanted.add(T, encoded(0, 3))
+    after = RefetchQueue(KEYS, state)
+    after.load()
+    wanted.done(take(wanted))
+    assert after.any_of("public.t")
+    assert after.take(10, 0.0) is None
+    assert not after.any_of("public.t")
+    assert not after.wanted
+
+
 def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
     wanted: RefetchQueue, state: CountingState
 ) -> None:

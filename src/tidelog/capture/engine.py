@@ -151,7 +151,8 @@ class CaptureEngine:
         before the log is paused: it wants the log to come to its snapshot, and holds that open.
         """
         log_pause = self._log_pause
-        if self._is_paused() and (log_pause is None or log_pause.at is None):
+        reads_on = log_pause is not None and log_pause.at is not None
+        if not reads_on and self._is_paused():
             return PAUSED_TURN_S
         return min(PAUSED_TURN_S, self._rate.wait_s(time.monotonic()))
 

@@ -160,11 +160,15 @@ class RefetchQueue:
     def _take(self, refetch_table: RefetchTable, limit: int) -> Taken | None:
         keys: dict[Key, None] = {}
         pieces: list[Piece] = []
-        for piece in self._pieces.get(refetch_table, {}).values():
+        of_table = self._pieces.get(refetch_table, {})
+        for piece in list(of_table.values()):
             if len(piece.reading) == piece.count:
                 continue
             if piece.keys is None:
                 piece.keys = self._load(piece.name)
+                if not piece.keys:  # an earlier leader's delete came late: all were read
+                    del of_table[piece.name]
+                    continue
             free = [key for key in piece.keys if key not in piece.reading][:limit]
             if keys and len(keys) + len(free) > limit:
                 break
@@ -173,6 +177,8 @@ class RefetchQueue:
             pieces.append(piece)
             piece.reading.update(free)
             keys.update(dict.fromkeys(free))
+        if not of_table:
+            self._pieces.pop(refetch_table, None)
         return Taken(refetch_table, tuple(pieces), tuple(keys)) if keys else None
 
     def _load(self, name: str) -> dict[Key, None]:

@@ -26,6 +26,8 @@ OnStatus = Callable[[dict[str, Any]], None]
 _JOIN_S = 5.0
 PAID_LINES_S = 300.0
 """Between plain lines, where each request to the state store is paid for: one look makes ten."""
+BEGUN_S = 40.0
+"""By then the first line there is to say."""
 
 
 @contextmanager
@@ -113,6 +115,7 @@ class _One(_Showing):
         self._make: Callable[[], StatusFeed] = lambda: app.StatusFeed(config)
         self._feed: StatusFeed | None = None
         self._said: dict[str, str] = {}
+        self._looks = 0
         self._fetched = Lines(title, self._shown.say)
 
     def look(self) -> float:
@@ -127,6 +130,9 @@ class _One(_Showing):
         if self._shown.redrawn or not self._feed.is_paid:
             return self._feed.ask_every_s
         self._shown.line_every_s = math.inf  # but for one at each look
+        self._looks += 1
+        if self._looks == 1:  # what others left
+            return BEGUN_S
         self._shown.plain_line(int(time.time() * 1000))
         return PAID_LINES_S
 
@@ -193,7 +199,7 @@ class _Several(_Showing):
     def look(self) -> float:
         from tidelog import app
 
-        wait_s = 1.0
+        wait_s, failed = 1.0, False
         for name, config in self._configs.items():
             try:
                 if name not in self._feeds:
@@ -203,10 +209,11 @@ class _Several(_Showing):
                 paid_plain = feed.is_paid and not self._shown.redrawn
                 wait_s = max(wait_s, PAID_LINES_S if paid_plain else feed.ask_every_s)
             except (TidelogError, OSError):
-                continue  # shown as it was
+                failed = True  # shown as it was
+                continue
         if not self._shown.redrawn:
             self._plain_lines()
-        return wait_s
+        return min(wait_s, BEGUN_S) if failed else wait_s
 
     def _draw(self, now_ms: int, width: int, height: int) -> list[Any]:
         from tidelog.cli.watch.screen import several

@@ -67,7 +67,10 @@ def test_row_that_lacks_columns_and_takes_the_key_of_a_deleted_one_is_read_again
     hung.release()
     live.dumped(dump)
     events = live.check()
-    assert [(e.op, e.n) for e in events if e.key == ("5",) and e.op in "Ur"] == [("U", 2), ("r", 2)]
+    found = [(e.op, e.n) for e in events if e.key == ("5",) and e.op in "Ur"]
+    assert found[0] == ("U", 2)
+    # Twice, if the dump's chunk asked for it as well while it was being read.
+    assert set(found[1:]) == {("r", 2)}
 
 
 @rule(mutations.refetches_not_stored)

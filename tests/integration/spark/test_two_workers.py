@@ -9,7 +9,12 @@ from tests.executors import told_by
 from tests.integration.spark import two_workers
 from tests.integration.spark.two_workers import ROWS, SEGMENTS, TABLES
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 
 
 def test_two_executors_decode_one_log(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
 from tests.small_disk import mounted
@@ -24,6 +25,10 @@ if TYPE_CHECKING:  # slow to import, and few tests have engines
     from tests.support.make_engine import MakeEngine
 
 _database_numbers = itertools.count(1)
+
+# What a slow machine takes longer for is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

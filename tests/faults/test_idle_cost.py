@@ -16,6 +16,7 @@ from tests.support.faulty_network import FaultyNetwork
 from tests.support.s3 import S3Server
 
 from tidelog import app
+from tidelog.cli.watch import beside
 from tidelog.eventlog.storage.opening import provide_options
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
@@ -89,5 +90,5 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
     not wait for longer until all have seen it.
     """
     with captures(source, 2):
-        lines = asked(network, 10, WATCHED_PAIR_S)
+        lines = asked(network, beside.BEGUN_S + 10, WATCHED_PAIR_S)  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)

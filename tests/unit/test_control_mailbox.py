@@ -162,6 +162,30 @@ def test_command_whose_beginning_is_stored_without_an_answer_is_acted_on() -> No
     assert Mailbox(state).outcome(given) == Outcome(given, {"number": 1})
 
 
+def test_command_whose_outcome_can_t_be_stored_is_not_set_aside() -> None:
+    """Capture goes on leading meanwhile, however long that is."""
+
+    class Away(MemoryState):
+        away = True
+
+        def put(self, key: str, value: Any, expected_version: int | None) -> int:
+            if self.away and key.startswith("results/"):
+                raise StateError("away")
+            return super().put(key, value, expected_version)
+
+    state, acted = Away(), Acted()
+    mailbox = Mailbox(state)
+    given = mailbox.send(PauseSnapshot())
+    for _ in range(4):
+        with pytest.raises(StateError):
+            mailbox.handle_pending(acted)
+    state.away = False
+    assert mailbox.handle_pending(acted) == 1
+    outcome = mailbox.outcome(given)
+    assert outcome is not None
+    assert outcome.error is None
+
+
 def test_a_flood_of_commands_leaves_time_for_other_work() -> None:
     state, acted = MemoryState(), Acted()
     for _ in range(MOST_AT_ONCE + 1):

@@ -185,8 +185,9 @@ class CaptureSession:
         except BaseException as failure:  # noqa: BLE001 - raised by _end
             # Once another part has ended the session, a store that is away is no news.
             known = self._failure
-            if known is None or not isinstance(failure, StateError):
-                self._failure = known if isinstance(known, LogInDangerError) else failure
+            is_news = known is None or not isinstance(failure, StateError)
+            if is_news and not isinstance(known, LogInDangerError):
+                self._failure = failure
         return self._end(threads)
 
     def _end(self, threads: list[threading.Thread]) -> bool:

@@ -205,6 +205,7 @@ class Mailbox:
                     logger.info("command %s has an outcome already", command_id)
                 handled += 1
             self._state.delete(key)
+            self._counted.pop(command_id, None)
         return handled
 
     def _waiting(self) -> list[str]:
@@ -228,14 +229,12 @@ class Mailbox:
             self._counted[command_id] = begun
             version = self._state.put(key, {**document.value, "begun": begun + 1}, version)
         try:
-            outcome = self._handle(command_id, document.value, handler)
+            return self._handle(command_id, document.value, handler)
         except TidelogError:  # it waits for something else than itself
             value = {**document.value, "begun": self._counted[command_id]}
             self._state.put(key, value, version)
             del self._counted[command_id]
             raise
-        del self._counted[command_id]
-        return outcome
 
     def _handle(self, command_id: str, document: Any, handler: Handler) -> Outcome:
         try:

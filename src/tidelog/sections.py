@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
@@ -160,6 +161,20 @@ Duration = Annotated[
 ]
 LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
 LocalPath = Annotated[Path, AfterValidator(_resolved)]
+LibrdkafkaSettings = Annotated[
+    dict[str, SecretStr],
+    Field(
+        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
+        examples=[
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "tidelog",
+                "sasl.password": "${KAFKA_PASSWORD}",
+            }
+        ],
+    ),
+]
 Location = Annotated[str, AfterValidator(_location)]
 TablePattern = Annotated[str, AfterValidator(checked)]
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]

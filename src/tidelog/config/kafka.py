@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidelog.sections import Section
+from tidelog.sections import LibrdkafkaSettings, Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
@@ -22,18 +22,7 @@ class KafkaChannel(Section):
         description="Brokers to begin with, separated by commas.",
         examples=["kafka1:9092,kafka2:9092"],
     )
-    settings: dict[str, SecretStr] = Field(
-        default={},
-        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
-        examples=[
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "SCRAM-SHA-512",
-                "sasl.username": "tidelog",
-                "sasl.password": "${KAFKA_PASSWORD}",
-            }
-        ],
-    )
+    settings: LibrdkafkaSettings = Field(default={})
 
     @field_validator("settings")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
@@ -16,6 +16,7 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
+from tidelog.sections import LibrdkafkaSettings
 
 
 class KafkaSection(ExecutorSection):
@@ -75,18 +76,7 @@ class KafkaSection(ExecutorSection):
         description="Exactly once for readers with `isolation.level=read_committed`: each task's "
         "messages are a transaction.",
     )
-    settings: dict[str, SecretStr] = Field(
-        default={},
-        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
-        examples=[
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "SCRAM-SHA-512",
-                "sasl.username": "tidelog",
-                "sasl.password": "${KAFKA_PASSWORD}",
-            }
-        ],
-    )
+    settings: LibrdkafkaSettings = Field(default={})
 
     @model_validator(mode="after")
     def _messages_in_debeziums_format(self) -> KafkaSection:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.hits import at_hit, interrupt
 
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels.file import MAX_LINE_BYTES, STATE_KEY, SignalFile
@@ -301,17 +301,3 @@ def test_large_signals_are_kept_apart(channel: Channel) -> None:
     assert len(channel.state.keys("signals/")) == 4
     table.deliver()
     assert len(channel.poll()) == 4
-
-
-def at_hit(number: int, act: Callable[[], None]) -> Callable[[], None]:
-    hits = itertools.count(1)
-
-    def acting() -> None:
-        if next(hits) == number:
-            act()
-
-    return acting
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.kafka.channel_topics import KEY, Heard, Topic, wait_for
+from tests.support.hits import at_hit, interrupt
 from tests.support.kafka import KafkaServer
 
 from tidelog.capture.notifications import NotificationType
@@ -243,17 +244,3 @@ def test_a_setting_that_is_none_is_told_without_its_value(
         assert "s3cret" not in heard.trouble + caplog.text
     finally:
         heard.close()
-
-
-def at_hit(number: int, act: Callable[[], None]) -> Callable[[], None]:
-    hits = itertools.count(1)
-
-    def acting() -> None:
-        if next(hits) == number:
-            act()
-
-    return acting
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt

@@ -20,6 +20,7 @@ from tidelog.capture.buffer import (
     OutputBuffer,
     PositionItem,
 )
+from tidelog.capture.dumps.actions import acquired
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.emitted_log import EmittedLog
 from tidelog.capture.progress import CaptureProgress
@@ -288,8 +289,8 @@ class CaptureEngine:
         with self._lock:
             self._windows.register(window)
 
-    def deliver(self, window: Window, rows: ChunkRows) -> None:
-        with self._lock:
+    def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
+        with acquired(self._lock, until):
             self._windows.deliver(window, rows)
 
     def discard(self, window: Window) -> None:

@@ -35,6 +35,8 @@ _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"  # Spark's error class
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
+LONG_S = 10.0
+"""After so long a batch that is under way is told of."""
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
@@ -79,6 +81,7 @@ class StreamOptions:
     on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
+    on_long_batch: Callable[[str, int, int], None] = lambda _output, _begun_ms, _records: None
 
 
 class OutputStream:
@@ -225,6 +228,7 @@ def _await(
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
             loop.release(query)
+            loop.tell_if_long()
     except Exception as error:
         raise loop.explain(error) from error
     finally:
@@ -236,6 +240,15 @@ def _await(
     ended_by = query.exception()
     if ended_by is not None and not stop.is_set():
         raise loop.explain(ended_by) from ended_by
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A batch that is being written."""
+
+    begun: float  # monotonic
+    begun_ms: int
+    records: int
 
 
 class _Loop:
@@ -264,6 +277,8 @@ class _Loop:
         self._when_released = released
         self._on_progress = options.on_progress
         self._is_paused = options.is_paused
+        self._on_long_batch = options.on_long_batch
+        self._under_way: _UnderWay | None = None
         self._idle = threading.Event()
         self._idle.set()
 
@@ -285,7 +300,16 @@ class _Loop:
             )
             raise
         finally:
+            self._under_way = None
             self._idle.set()
+
+    def tell_if_long(self) -> None:
+        """Once of each batch that takes long. From another thread than the batch's."""
+        found = self._under_way
+        if found is None or time.monotonic() - found.begun < LONG_S:
+            return
+        self._under_way = None
+        self._on_long_batch(self._output.name, found.begun_ms, found.records)
 
     def _wait_while_paused(self) -> None:
         """A batch that is planned is written once the pipeline goes on. It must not seem to be
@@ -352,6 +376,8 @@ class _Loop:
         if not rows:
             return
         batch = replace(output_batch(self._log, rows), resume=self._resume)
+        records = sum(each.rows for each in batch.tables)
+        self._under_way = _UnderWay(started, time.time_ns() // 1_000_000, records)
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pymysql
 
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -85,12 +86,8 @@ def _selectivity(connection: Connection, source: str, where: str) -> float:
 
 def _planned_rows(connection: Connection, query: str) -> float:
     """Rows that the first table of the plan is read for, less what its condition filters."""
-    plan = connection.named(f"EXPLAIN EXTENDED {query}" if _old(connection) else f"EXPLAIN {query}")
-    row = plan[0]
+    # MariaDB shows the filtered share with EXTENDED alone; MySQL 9 has another format by default.
+    how = "EXTENDED" if connection.flavor is Flavor.MARIADB else "FORMAT=TRADITIONAL"
+    row = connection.named(f"EXPLAIN {how} {query}")[0]
     filtered = row.get("filtered")
     return float(row["rows"] or 0) * (100.0 if filtered is None else float(filtered)) / 100
-
-
-def _old(connection: Connection) -> bool:
-    """MariaDB shows the filtered share with EXTENDED alone."""
-    return connection.flavor.value == "mariadb"

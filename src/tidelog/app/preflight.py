@@ -12,7 +12,7 @@ from typing import Any
 from tidelog.app.channels import check_channels, notification_place, signal_place
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.run import check_installed, check_spark
+from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config

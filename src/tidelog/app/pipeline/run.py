@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.app.capture_run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError, UsageError
+from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
-from tidelog.outputs.base.kinds import OwnKind
-from tidelog.outputs.registry import OutputSection
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -39,41 +37,6 @@ def session(config: Config) -> SparkSession:
     iceberg = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     return spark_session(config.pipeline.master, conf=settings, delta=not iceberg, iceberg=iceberg)
-
-
-def check_spark(config: Config) -> bool:
-    """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
-    can't write what the outputs say, MissingExtraError if there is none.
-    """
-    from tidelog.spark.sessions.installed import check_spark_runs
-
-    kinds = {output.kind for output in config.outputs}
-    if "iceberg" not in kinds:
-        check_spark_runs()
-        return False
-    if "delta" in kinds:
-        raise UsageError(
-            "outputs of the kinds delta and iceberg can't run in one process: they need different "
-            "versions of Spark. Write two configurations with the same log and state, each with "
-            "its outputs, a pipeline.name and a pipeline.checkpoint of its own; run `tidelog "
-            "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
-            "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
-        )
-    check_spark_runs("iceberg")
-    from tidelog.outputs.lake import iceberg
-
-    iceberg.check_spark()
-    return True
-
-
-def check_installed(sections: Iterable[OutputSection]) -> None:
-    """Before anything is begun. Raises MissingExtraError if an output lacks what it is written
-    with.
-    """
-    for section in sections:
-        kind = OUTPUT_KINDS.get(section.kind)
-        if isinstance(kind, OwnKind):  # another distribution brings what it needs
-            kind.check_installed()
 
 
 class _Spark:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.run import check_installed, check_spark, session
+from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.pipeline.run import session
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies

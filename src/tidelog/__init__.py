@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog import errors
-from tidelog._version import __version__
+from tidelog.system.version import __version__
 
 __all__ = [
     "AsyncEngine",

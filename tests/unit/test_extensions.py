@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 from tidelog.config.source import SOURCES
+from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 from tidelog.outputs import registry as configoutputs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -141,7 +141,7 @@ def test_two_that_bring_one_name_are_told(site: Path) -> None:
     distribution(site, "kafka-again", {"tidelog.formatters": {"avro": "like_postgres:Kind"}})
     code = """
 import json
-from tidelog.adapters import FORMATTERS
+from tidelog.kinds.adapters import FORMATTERS
 from tidelog.errors import ConfigError
 try:
     FORMATTERS.get("debezium")
@@ -160,7 +160,7 @@ def test_commands_find_the_state_store_and_the_source(site: Path, tmp_path: Path
     code = """
 import json, sys
 from tidelog import status, load_config
-from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
+from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.control.commands import PauseSnapshot
 from tidelog.ports import FormatOptions
 from tidelog.app.client import send_command

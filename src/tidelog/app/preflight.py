@@ -18,7 +18,8 @@ from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
-from tidelog.eventlog.storage.opening import is_url, storage_at
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.model.log_places import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName

@@ -15,7 +15,7 @@ from tidelog.errors import StorageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import is_url
+from tidelog.model.log_places import is_url
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)

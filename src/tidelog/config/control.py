@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from tidelog.config.alerts import AnyAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka
 from tidelog.config.otlp import Otlp
-from tidelog.sections import LocalPath, Section
+from tidelog.kinds.sections import LocalPath, Section
 
 
 class Rest(Section):

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tidelog.config.models import Config
 from tidelog.errors import ConfigError
-from tidelog.sections import SecretUrl, StateUrl
+from tidelog.kinds.sections import SecretUrl, StateUrl
 
 _PLAIN: Final = re.compile(r"[a-z0-9_]{1,30}")
 _LONGEST_SLOT: Final = 63

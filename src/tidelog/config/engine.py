@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidelog.sections import LocalPath, Milliseconds, Section
+from tidelog.kinds.sections import LocalPath, Milliseconds, Section
 
 
 class EngineSection(Section):

@@ -19,13 +19,7 @@ from tidelog.config.control import Control
 from tidelog.config.engine import EngineSection
 from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
-from tidelog.eventlog.storage.opening import is_url
-from tidelog.model.dump_options import DumpOptions
-from tidelog.outputs.registry import (
-    AnyOutput,
-    DeltaSection,
-)
-from tidelog.sections import (
+from tidelog.kinds.sections import (
     Bytes,
     Duration,
     Location,
@@ -35,6 +29,12 @@ from tidelog.sections import (
     StateUrl,
     as_text,
     base_directory,
+)
+from tidelog.model.dump_options import DumpOptions
+from tidelog.model.log_places import is_url
+from tidelog.outputs.registry import (
+    AnyOutput,
+    DeltaSection,
 )
 from tidelog.state.opening import checked_url, sparing
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
 from tidelog.errors import UsageError
-from tidelog.sections import Section
+from tidelog.kinds.sections import Section
 
 FIELDS = 5
 

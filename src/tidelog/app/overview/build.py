@@ -18,11 +18,12 @@ from tidelog.app.overview.document import (
     Source,
     Verified,
 )
+from tidelog.app.overview.ended import dump_goes_on, table_has_ended
 from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
+from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.steering.danger import Kept
 from tidelog.model.units import brief_span
 
@@ -44,7 +45,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     dumps = tuple(
         dumping(dump, written_ms or now_ms, before)
         for each in status.get("dumps") or ()
-        if (dump := as_held(each, holds_on(each, status))) and dump.get("status") in UNFINISHED
+        if (dump := as_held(each, holds_on(each, status))) and dump_goes_on(dump)
     )
     found = problems_of(status, source, outputs, age_s, now_ms)
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
@@ -183,12 +184,12 @@ def dumping(
     for table in tables:
         read = table.get("rows_read", 0)
         expected = _expected(table, before)
-        if table.get("status") in FINISHED:
+        if table_has_ended(table):
             expected = read
             done += 1
         known = known and expected is not None
         endless = endless or (expected is None and table.get("status") != TableStatus.PENDING)
-        shares += min(1.0, read / expected) if expected else table.get("status") in FINISHED
+        shares += min(1.0, read / expected) if expected else table_has_ended(table)
         total += max(read, expected or 0)
         left += max(0, (expected or 0) - read)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.document import Output, Problem, Severity, Source
-from tidelog.capture.dumps.states import UNFINISHED
+from tidelog.app.overview.ended import dump_goes_on
 from tidelog.capture.steering.danger import NEARLY_FULL, Kept
 from tidelog.capture.steering.gate import Holds
 from tidelog.model.units import brief_span, format_bytes
@@ -83,7 +83,7 @@ def _pipelines(
 
 
 def _held_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
-    if not any(each.get("status") in UNFINISHED for each in status.get("dumps") or ()):
+    if not any(dump_goes_on(each) for each in status.get("dumps") or ()):
         return
     for hold in status.get("dumps_held") or ():
         span = brief_span(max(0, now_ms - hold["since_ms"]))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.document import Output, Problem, Severity, Source
+from tidelog.app.overview.ended import dump_goes_on
 from tidelog.app.overview.paused import paused_problems
-from tidelog.capture.dumps.states import UNFINISHED
 from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
 from tidelog.model.units import brief_span, format_bytes
 
@@ -310,7 +310,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"tidelog resume CONFIG {dump['dump_id']}",
                 "a-paused-dump-was-forgotten",
             )
-        for table in dump.get("tables") or () if dump.get("status") in UNFINISHED else ():
+        for table in dump.get("tables") or () if dump_goes_on(dump) else ():
             if table.get("failed_ranges"):
                 yield _problem(
                     "rows-unread",

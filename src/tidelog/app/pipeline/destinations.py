@@ -12,11 +12,11 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.registry import OutputSection

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import Config
 from tidelog.errors import UsageError
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.outputs.base.kinds import OwnKind
 from tidelog.outputs.registry import OutputSection
+
+
+def check_session(extra: str = "spark") -> None:
+    """Can a session of Spark be started here, or is one running? Raises as `check_spark_runs`
+    does, and names ``extra`` where a package is missing.
+    """
+    from tidelog.spark.sessions.installed import check_spark_runs
+
+    check_spark_runs(extra)
 
 
 def check_spark(config: Config) -> bool:
     """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
     can't write what the outputs say, MissingExtraError if there is none.
     """
-    from tidelog.spark.sessions.installed import check_spark_runs
-
     kinds = {output.kind for output in config.outputs}
     if "iceberg" not in kinds:
-        check_spark_runs()
+        check_session()
         return False
     if "delta" in kinds:
         raise UsageError(
@@ -29,7 +36,7 @@ def check_spark(config: Config) -> bool:
             "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
             "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
         )
-    check_spark_runs("iceberg")
+    check_session("iceberg")
     from tidelog.outputs.lake import iceberg
 
     iceberg.check_spark()

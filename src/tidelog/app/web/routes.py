@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog._version import __version__
 from tidelog.app.web.actions import command_of, texts
 from tidelog.app.web.files import HEADERS, page_files
 from tidelog.app.web.requests import (
@@ -39,6 +38,7 @@ from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.tokens import TOO_MANY_SAID
 from tidelog.control.channels.workers import BusyError, SilentError, Workers
 from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.system.version import __version__
 
 logger = logging.getLogger(__name__)
 

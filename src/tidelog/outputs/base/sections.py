@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
-from tidelog.adapters import FORMATTERS
+from tidelog.kinds.adapters import FORMATTERS
+from tidelog.kinds.sections import Location, Section, TablePattern
 from tidelog.model.formats import (
     BigintUnsignedMode,
     BinaryMode,
@@ -16,7 +17,6 @@ from tidelog.model.formats import (
     JsonFormat,
     TimeMode,
 )
-from tidelog.sections import Location, Section, TablePattern
 
 _UNSET: Any = ""  # validated to a secret
 

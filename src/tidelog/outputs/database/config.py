@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from tidelog.kinds.sections import PostgresName, SecretUrl
 from tidelog.outputs.base.sections import ExecutorSection, named
-from tidelog.sections import PostgresName, SecretUrl
 
 
 class DatabaseSection(ExecutorSection):

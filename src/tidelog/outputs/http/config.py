@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from tidelog.kinds.sections import Bytes, Milliseconds, SecretUrl
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -19,7 +20,6 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
-from tidelog.sections import Bytes, Milliseconds, SecretUrl
 
 
 class HttpSection(ExecutorSection):

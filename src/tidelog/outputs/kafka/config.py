@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from tidelog.kinds.sections import LibrdkafkaSettings
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -16,7 +17,6 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
-from tidelog.sections import LibrdkafkaSettings
 
 
 class KafkaSection(ExecutorSection):

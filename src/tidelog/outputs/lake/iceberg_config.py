@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from tidelog.kinds.sections import Location, TablePattern
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.sections import Location, TablePattern
 
 
 class IcebergSection(LakeSection):

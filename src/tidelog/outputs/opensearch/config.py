@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from tidelog.kinds.sections import Bytes, Duration, Section, TablePattern
 from tidelog.outputs.base.sections import ExecutorSection, Headers, InHeader, named
-from tidelog.sections import Bytes, Duration, Section, TablePattern
 
 
 class DocumentPart(Section):

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelog import _version
 from tidelog.errors import UsageError
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+from tidelog.system import version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,7 +160,7 @@ def _let_workers_import_us() -> None:
     Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
     not installed would be missing there.
     """
-    root = str(Path(_version.__file__).parent.parent)
+    root = str(Path(version.__file__).parents[2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:

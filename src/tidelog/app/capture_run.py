@@ -28,9 +28,10 @@ from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCata
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.farewell import end_later
+from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.patient_state import PatientState
-from tidelog.capture.session import CaptureSession, Housekeeping
+from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
 from tidelog.capture.steering.gate import DumpGate
 from tidelog.capture.steering.guard import (

@@ -7,16 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from tidelog.capture.activity.log import Activity
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import bind
+from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
 from tidelog.capture.patient_state import PatientState
 from tidelog.capture.start_dumps import AtStart, StartDumps
@@ -73,27 +73,6 @@ TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
 """The same, of commands."""
-
-
-@dataclass(slots=True)
-class Housekeeping:
-    """What is done beside the log.
-
-    Attributes:
-        commands: take signals in and act on commands that wait; on a thread of their own.
-        maintain: roll up, retain, quarantine.
-        on_status: told the status document now and then.
-        activity: counts what is appended.
-        troubles: what of the channels does not work, for that document.
-        look_every_s: see `tidelog.ports.StateBackend`.
-    """
-
-    commands: Callable[[], None]
-    maintain: Callable[[], None]
-    on_status: Callable[[dict[str, Any]], None]
-    activity: Activity
-    troubles: Callable[[], list[dict[str, Any]]]
-    look_every_s: float = 0.0
 
 
 class CaptureSession:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         Delivering,
         Drop,
         Dumping,
-        Output,
+        OutputHealth,
         Overview,
         Problem,
-        Source,
+        SourceHealth,
         Verified,
     )
 
@@ -171,14 +171,14 @@ def of_source(found: Overview) -> str:
     return "; ".join(parts) or "not asked yet"
 
 
-def _late(source: Source) -> str:
+def _late(source: SourceHealth) -> str:
     late = brief_span((source.lag_s or 0.0) * 1000)
     if source.silent_s:
         return f"up to {late} behind"
     return "up to date" if (source.lag_s or 0.0) < 1 else f"{late} behind"
 
 
-def of_output(output: Output, *, down: bool = False) -> str:
+def of_output(output: OutputHealth, *, down: bool = False) -> str:
     """How late an output is. ``down``: capture is, so that nobody knows what else there is."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
@@ -191,7 +191,7 @@ def of_output(output: Output, *, down: bool = False) -> str:
     return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
 
 
-def of_deliveries(output: Output) -> str:
+def of_deliveries(output: OutputHealth) -> str:
     """How its last batch went, how many records it rejected, and what failed last."""
     parts = []
     if output.committed_ms is not None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, Work, answer_to, failed_answer, read_answer
+from tidelog.engine.processing.workers import Done, EventWork, answer_to, failed_answer, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.failures import failed_with
@@ -45,7 +45,7 @@ class SparkWorkers:
 
     jobs_are_dear = True
 
-    def __init__(self, session: Callable[[], SparkSession], count: int, work: Work) -> None:
+    def __init__(self, session: Callable[[], SparkSession], count: int, work: EventWork) -> None:
         self._session, self._count = session, count
         self._consumes = work.consumer is not None
         self._pickled = _pickled(work)
@@ -143,7 +143,7 @@ class _Job:
         return answer_to(self._events, work)
 
 
-_works: Final[dict[str, Work]] = {}
+_works: Final[dict[str, EventWork]] = {}
 """In a Python worker of Spark, which lives on from task to task: what it was given, by engine."""
 
 
@@ -194,7 +194,7 @@ def _is_stopped(context: Any) -> bool:
     return True
 
 
-def _pickled(work: Work) -> bytes:
+def _pickled(work: EventWork) -> bytes:
     from pyspark import cloudpickle
 
     try:

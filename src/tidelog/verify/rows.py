@@ -86,7 +86,7 @@ class Unequal:
             for name in self._names:
                 same &= f.col(name).eqNullSafe(f.col(f"t_{name}"))
             frame = frame.join(other, same, "left").select(
-                f.when(f.col("touched") & ~foreign, "unsettled")
+                f.when(f.col("changed") & ~foreign, "unsettled")
                 .otherwise(f.col("kind"))
                 .alias("kind"),
                 *self._names,

@@ -11,11 +11,11 @@ from tidelog.app.overview.document import (
     Delivering,
     Drop,
     Dumping,
-    Output,
+    OutputHealth,
     Overview,
-    Reading,
     Severity,
-    Source,
+    SourceHealth,
+    TableBeingRead,
     Verified,
 )
 from tidelog.app.overview.ended import dump_goes_on, table_has_ended
@@ -77,7 +77,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     )
 
 
-def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Output, ...]) -> str:
+def _verdict(
+    worst: str, severity: Severity, source: SourceHealth, outputs: tuple[OutputHealth, ...]
+) -> str:
     if severity in (Severity.CRITICAL, Severity.WARNING):
         return worst
     lags = [source.lag_s, *(output.lag_s for output in outputs)]
@@ -98,7 +100,7 @@ def _verified(status: Mapping[str, Any]) -> Verified | None:
     return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
 
 
-def _source(status: Mapping[str, Any], silent_s: float) -> Source:
+def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
     """``silent_s``: for so long nobody has told anything; the source went on all the while."""
     told = dict(status.get("source") or {})
     lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
@@ -107,7 +109,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
     kept = Kept.told(told)
     paused = status.get("log_paused") or {}
-    return Source(
+    return SourceHealth(
         position=told.get("position"),
         lag_s=kept.lag_s,
         lag_bytes=status.get("lag_bytes"),
@@ -121,8 +123,8 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
     )
 
 
-def _output(row: Mapping[str, Any]) -> Output:
-    return Output(
+def _output(row: Mapping[str, Any]) -> OutputHealth:
+    return OutputHealth(
         pipeline=row["pipeline"],
         output=row["output"],
         state=row["state"],
@@ -213,7 +215,7 @@ def dumping(
         reason=dump.get("reason") or "",
         paused_by=dump.get("paused_by") or "",
         reading=tuple(
-            Reading(table["table"], table.get("rows_read", 0), _expected(table, before))
+            TableBeingRead(table["table"], table.get("rows_read", 0), _expected(table, before))
             for table in tables
             if table.get("status") == "running"
         ),

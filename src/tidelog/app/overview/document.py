@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceHealth:
     """The source's log as capture follows it. None: not known.
 
     Attributes:
@@ -75,7 +75,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputHealth:
     """An output of a pipeline, as its pipeline noted it in the event log.
 
     Attributes:
@@ -173,7 +173,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableBeingRead:
     """A table that a dump reads at the moment; ``estimated_rows``: None if not known."""
 
     table: str
@@ -208,7 +208,7 @@ class Dumping:
     mode: str = ""
     reason: str = ""
     paused_by: str = ""
-    reading: tuple[Reading, ...] = ()
+    reading: tuple[TableBeingRead, ...] = ()
     failed: int = 0
     held: str = ""
 
@@ -303,8 +303,8 @@ class Overview:
     records: int
     tables_refused: int
     throttled: str
-    source: Source
-    outputs: tuple[Output, ...]
+    source: SourceHealth
+    outputs: tuple[OutputHealth, ...]
     dumps: tuple[Dumping, ...]
     problems: tuple[Problem, ...]
     pipelines: tuple[Delivering, ...] = ()

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.app.overview.document import Output, Problem, Severity, Source
+from tidelog.app.overview.document import OutputHealth, Problem, Severity, SourceHealth
 from tidelog.app.overview.ended import dump_goes_on
 from tidelog.app.overview.paused import paused_problems
 from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
@@ -29,8 +29,8 @@ _PAGE = "docs/failure-modes.md"
 
 def problems_of(
     status: Mapping[str, Any],
-    source: Source,
-    outputs: Sequence[Output],
+    source: SourceHealth,
+    outputs: Sequence[OutputHealth],
     age_s: float | None,
     now_ms: int,
 ) -> Iterator[Problem]:
@@ -102,7 +102,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
         )
 
 
-def _kept(status: Mapping[str, Any], source: Source) -> Kept:
+def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
     """As of now: ``source`` knows what has become of it since capture told it."""
     return Kept(
         source.retained_bytes,
@@ -114,7 +114,7 @@ def _kept(status: Mapping[str, Any], source: Source) -> Kept:
     )
 
 
-def _of_source(status: Mapping[str, Any], source: Source) -> Iterator[Problem]:
+def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Problem]:
     if source.error is not None:
         yield _problem(
             "source-away",
@@ -141,7 +141,7 @@ def _of_source(status: Mapping[str, Any], source: Source) -> Iterator[Problem]:
         )
 
 
-def _retention(source: Source, kept: Kept) -> Iterator[Problem]:
+def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
     """Before the server removes what capture needs, or its disk fills."""
     danger = danger_of(kept)
     if danger is None:
@@ -184,7 +184,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _outputs(
-    status: Mapping[str, Any], outputs: Sequence[Output], now_ms: int
+    status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
 ) -> Iterator[Problem]:
     led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
@@ -257,7 +257,7 @@ def _outputs(
             )
 
 
-def fails(output: Output) -> bool:
+def fails(output: OutputHealth) -> bool:
     """Has nothing been brought over since it failed, though there is something?"""
     since = output.last_error_ms
     return bool(since is not None and output.behind_records and (output.committed_ms or 0) < since)

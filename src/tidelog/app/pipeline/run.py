@@ -193,10 +193,10 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         if not ended.is_set():
             complete.set()
 
-    def piping() -> None:
+    def delivering() -> None:
         pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
 
-    works = [capturing, *([piping] if config.outputs else [])]
+    works = [capturing, *([delivering] if config.outputs else [])]
     threads = [threading.Thread(target=guard, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()

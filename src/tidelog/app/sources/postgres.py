@@ -171,7 +171,7 @@ class PostgresKind:
         return PostgresCatalogue(
             self._here,
             own_schemas=[source.watermark_schema],
-            own_tables=[source.signal_table] if source.signal_table else (),
+            metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
             publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",

@@ -144,7 +144,7 @@ class ChunkResults:
             self._tables.fail(task.dump, task.progress, reason)
             self.drop(task)
             return False
-        if not _is_hopeless(error) and task.failures < READS_BEFORE_HALVING:
+        if not _is_permanent(error) and task.failures < READS_BEFORE_HALVING:
             self._queue.again(task, ChunkInput.FAIL)
             return False
         self._queue.doubt(task)
@@ -178,7 +178,7 @@ class ChunkResults:
                 task.meet(ChunkInput.ANSWERED)
                 self._refetched(task, ())
                 return
-        elif _is_hopeless(error) or found is None:
+        elif _is_permanent(error) or found is None:
             self._tables.fail(task.dump, task.progress, str(error))
             self.drop(task)
             return
@@ -247,7 +247,7 @@ class ChunkResults:
         self._tables.release(task.table)
 
 
-def _is_hopeless(error: SourceError) -> bool:
+def _is_permanent(error: SourceError) -> bool:
     """Would reading the same again be in vain?"""
     return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 

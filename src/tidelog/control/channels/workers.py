@@ -30,7 +30,7 @@ class SilentError(Exception):
     """There is no answer yet. The work goes on, and what comes of it nobody is told."""
 
 
-class Workers:
+class RequestWorkers:
     """Each call has a thread of its own, which nobody waits for at the end of the process.
 
     Args:

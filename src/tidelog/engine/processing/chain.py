@@ -23,7 +23,7 @@ _LEAST_SERIALIZED: Final = (
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProcessorChain:
     """Runs in any thread. What the program's code raises comes out as ConsumerError, which names
     the events by version and table, never by value.
     """
@@ -64,7 +64,7 @@ class Chain:
                 self.dead_letters.put(left[0], error)
                 return []
         # In halves, down to those at which it raises: they alone are passed over.
-        serializing = Chain((), serializer, self.retries, self.dead_letters)
+        serializing = ProcessorChain((), serializer, self.retries, self.dead_letters)
         events, middle = list(left), len(left) // 2
         return [
             each
@@ -119,9 +119,9 @@ class Chain:
         """
         return self.serializer is not None
 
-    def consuming(self) -> Chain:
+    def consuming(self) -> ProcessorChain:
         """The last step alone."""
-        return Chain((), None, self.retries, self.dead_letters)
+        return ProcessorChain((), None, self.retries, self.dead_letters)
 
     def size_of_piece(self, events: int, workers: int) -> int:
         """Of so many events, how many are `prepared` by one job of the pool."""

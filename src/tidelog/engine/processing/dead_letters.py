@@ -39,7 +39,7 @@ class HeldLetters:
         self.held.append(letter)
 
 
-class DeadLetters:
+class DeadLetterFile:
     """A JSON line for each event: database, table, version, op and reason, no values.
 
     Thread-safe, also between processes. A line is durable when `put` returns, so no offset is

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Chain, Lane
+from tidelog.engine.processing.chain import Lane, ProcessorChain
 from tidelog.engine.processing.dead_letters import HeldLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
@@ -46,7 +46,7 @@ class Workers(Protocol):
         ...
 
     def call(self, events: Events) -> Done:
-        """What `Work.do` returns there.
+        """What `EventWork.do` returns there.
 
         Raises:
             StoppingError: they were closed meanwhile.
@@ -61,7 +61,7 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
+class EventWork:
     """What a worker is made with.
 
     Attributes:
@@ -79,7 +79,7 @@ class Work:
     def do(self, events: Events) -> Done:
         """All of it: nothing is told of events where there is a consumer."""
         letters = HeldLetters()
-        chain = Chain(
+        chain = ProcessorChain(
             self.transforms,
             self.serializer,
             Retries(self.options, threading.Event()),
@@ -94,13 +94,15 @@ class Work:
         return Done([], letters.held)
 
 
-MakeWorkers = Callable[[int, Work], Workers]
+MakeWorkers = Callable[[int, EventWork], Workers]
 """So many, of this work. Raises ConfigError: it can't be sent, MissingExtraError, …"""
 
 
 @dataclass(frozen=True)
-class WorkerChain(Chain):
-    """A `Chain` whose steps run elsewhere; ``workers`` have the consumer in parallel modes."""
+class WorkerChain(ProcessorChain):
+    """A `ProcessorChain` whose steps run elsewhere. ``workers`` call the consumer in parallel
+    modes.
+    """
 
     workers: Workers | None = None
 
@@ -185,7 +187,7 @@ def read_answer(answer: bytes) -> Done:
     return told
 
 
-def answer_to(job: bytes, work: Work) -> bytes:
+def answer_to(job: bytes, work: EventWork) -> bytes:
     """Of a job, which are pickled events, what `read_answer` reads; in a worker."""
     try:
         found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process

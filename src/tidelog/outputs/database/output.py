@@ -35,7 +35,7 @@ class DatabaseOutput(ExecutorOutput):
         delivery: keyed.
         dialect: where the database is, and which.
         namespace: schema or database of the tables; None: named as in the source.
-        own: schema or database of our own tables.
+        own: schema or database of the metadata tables.
         deletes: ``hard`` or ``soft``.
         batch_rows: as many rows are brought over in one transaction.
     """

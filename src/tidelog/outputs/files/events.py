@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
-from tidelog.outputs.formatters.messages import Events
+from tidelog.outputs.formatters.messages import EventColumns
 from tidelog.ports import TargetTable
 from tidelog.spark.formats.envelope import joined, json_rows
 from tidelog.spark.formats.shapes import CHANGE_MISSING
@@ -30,7 +30,7 @@ def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: b
         typed: ``key``, ``before`` and ``after`` are structs of the table's columns; else JSON text.
         named: with a column ``table`` before the others.
     """
-    found = Events(table, events)
+    found = EventColumns(table, events)
     before = _before(found)
     gone = pc.or_(found.deleted, found.truncate)
     columns: dict[str, pa.Array] = {}
@@ -78,7 +78,7 @@ def json_lines(rows: pa.Table) -> pa.Buffer:
     return lines.buffers()[2].slice(0, pc.sum(pc.binary_length(lines)).as_py())
 
 
-def _before(found: Events) -> pa.StructArray:
+def _before(found: EventColumns) -> pa.StructArray:
     """The old row, of the delivered columns: what the log has of it; of a delete at least the key.
     After transforms: of deletes alone.
     """

@@ -37,7 +37,7 @@ class TooLargeError(OutputError):
     """The cluster does not take a request of this size."""
 
 
-class BusyError(OutputError):
+class ClusterBusyError(OutputError):
     """The cluster has no room for the request now."""
 
 
@@ -130,7 +130,7 @@ class Cluster:
             if status == 413:
                 raise TooLargeError(text) from None
             if status in BUSY:
-                raise BusyError(text) from None
+                raise ClusterBusyError(text) from None
             if status == 409:
                 raise ConflictError(text) from None
             if isinstance(status, int) and 400 <= status < 500 and status != 404:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.opensearch.client import BusyError, Cluster, ConflictError, path, reason
+from tidelog.outputs.opensearch.client import Cluster, ClusterBusyError, ConflictError, path, reason
 from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
 from tidelog.outputs.opensearch.joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
 from tidelog.outputs.opensearch.writer import Index
@@ -111,7 +111,7 @@ class Indices:
                 return wanted
             except ConflictError:
                 continue
-            except BusyError:  # the index that another output has just made is not ready yet
+            except ClusterBusyError:  # the index that another output has just made is not ready yet
                 if number + 1 == _NOTE_TRIES:
                     raise
                 time.sleep(_NOTE_PAUSE_S)

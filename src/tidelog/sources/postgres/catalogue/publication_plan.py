@@ -42,7 +42,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PublicationView:
     """The source as it is now, as far as publications matter."""
 
     publications: dict[str, PublicationState]
@@ -83,7 +83,7 @@ class Planner:
     slot: whose they are to be. None: whoever's.
     """
 
-    view: View
+    view: PublicationView
     name: str
     inserts_name: str
     slot: str | None

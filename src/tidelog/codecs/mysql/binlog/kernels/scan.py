@@ -18,6 +18,7 @@ from tidelog.codecs.mysql.binlog.kernels.images import image_end, present_count,
 from tidelog.codecs.mysql.binlog.kernels.slots import (
     BAD_CHECKSUM,
     BEGUN,
+    CHANGED_BY,
     CHECKSUM,
     COLUMN_COUNT,
     COLUMNS,
@@ -62,7 +63,6 @@ from tidelog.codecs.mysql.binlog.kernels.slots import (
     SPECIAL,
     STANDALONE,
     TORN_ROW,
-    TOUCHED,
     UNMAPPED,
     WATCHED,
     WATCHED_ROW,
@@ -329,7 +329,7 @@ def scan(
                         row_flags = _BEFORE
                     one_without_bytes = at == body_end and first_present == 0
                     if schema != 0:
-                        table[TOUCHED] = group_start
+                        table[CHANGED_BY] = group_start
                     if row_at:
                         at = start + row_at
                         one_without_bytes = False

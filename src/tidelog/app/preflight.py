@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from tidelog.app.channels import check_channels, notification_place, signal_place
+from tidelog.app.capture.channels import check_channels, notification_place, signal_place
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.pipeline.installed import check_installed, check_spark

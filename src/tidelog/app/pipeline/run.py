@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture_run import capture
+from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from tidelog.app.capture.notify import AppendControl, Notifier, OnNotification
 from tidelog.app.dumps.schedule import DumpSchedule
-from tidelog.app.notify import AppendControl, Notifier, OnNotification
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
 from tidelog.capture.notifications import Notification

@@ -37,7 +37,9 @@ PAUSED = replace(
     PLAIN, seconds=8.0, commands=("dump", "pause"), chunk_rows=2, delay_ms=40, mix=Mix(bulk=False)
 )
 CHANGING = replace(PLAIN, chunk_rows=7, mix=Mix(("app.ints", "app.pairs"), bulk=False))
-VANISHED = replace(PLAIN, seconds=2.0, mix=Mix(("app.parts",), ddl=False, vanish=True))
+VANISHED = replace(
+    PLAIN, seconds=2.0, mix=Mix(("app.parts",), ddl=False, truncate=False, vanish=True)
+)
 
 SPECS = {
     "nothing_superseded": ONE,

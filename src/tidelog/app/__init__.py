@@ -1,4 +1,4 @@
-"""Wires adapters to ports, alone in that; what the command line and embedding programs call."""
+"""Connects adapters to ports; the command line and embedding programs call it."""
 
 from tidelog.app.capture.group import CaptureGroup, capture_databases
 from tidelog.app.capture.run import Capture, capture

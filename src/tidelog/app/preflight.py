@@ -94,7 +94,7 @@ def _check_disk(config: Config) -> dict[str, Any]:
 
 
 def check_modes(config: Config) -> Iterator[dict[str, Any]]:
-    """Can users of this machine read rows and state that are none of theirs?"""
+    """Can other users of this machine read rows and state?"""
     places = {"state": state_path(config.state.place)}
     if not is_url(config.log.path):
         places["log"] = Path(config.log.path)

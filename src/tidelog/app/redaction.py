@@ -1,4 +1,4 @@
-"""Texts without what logs in."""
+"""Removes passwords and keys from texts."""
 
 from __future__ import annotations
 

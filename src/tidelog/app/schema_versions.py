@@ -1,4 +1,4 @@
-"""Which columns tables had where: what is stored, and what is told by hand."""
+"""The versions of tables' columns: those that are stored, and those given by hand."""
 
 from __future__ import annotations
 

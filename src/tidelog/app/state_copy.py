@@ -1,4 +1,4 @@
-"""From one state store to another, while no capture runs."""
+"""Copies one state store to another, while no capture runs."""
 
 from __future__ import annotations
 

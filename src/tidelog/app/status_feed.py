@@ -22,7 +22,7 @@ def ignore(_status: dict[str, Any]) -> None:
 
 
 class StatusFeed:
-    """`StatusReader` for who looks all the time. A context manager, for one thread.
+    """A `StatusReader` for callers that look all the time. A context manager, for one thread.
 
     Attributes:
         ask_every_s: seconds between two looks; longer for a store whose requests are paid for.

@@ -75,7 +75,7 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
-    """So many that none hides behind a thousand of another kind."""
+    """At most so many of each kind, so that none hides another kind."""
     kinds: Counter[str] = Counter()
     found = []
     for problem in problems:
@@ -179,7 +179,7 @@ def _late(source: SourceHealth) -> str:
 
 
 def of_output(output: OutputHealth, *, down: bool = False) -> str:
-    """How late an output is. ``down``: capture is, so that nobody knows what else there is."""
+    """How late an output is. ``down``: capture is down, so newer changes are not known."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
@@ -251,7 +251,7 @@ def closing(found: Overview) -> str:
 
 
 def _local(at_ms: int) -> str:
-    """Of this machine's time zone; with the date if it is another day."""
+    """The time in this machine's time zone; with the date if it is another day."""
     at = time.localtime(at_ms / 1000)
     today = time.localtime()
     same_day = (at.tm_year, at.tm_yday) == (today.tm_year, today.tm_yday)

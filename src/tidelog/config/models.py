@@ -199,7 +199,7 @@ class CaptureSection(Section):
 
     @property
     def handicap_s(self) -> float:
-        """So long this process waits before it takes over."""
+        """How long this process waits before it takes over."""
         preferred = not self.prefer_zones or self.zone in self.prefer_zones
         return 0.0 if preferred else self.takeover_delay_ms / 1000
 

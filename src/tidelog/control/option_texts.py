@@ -15,7 +15,7 @@ _READ = {"ms": parse_milliseconds, "bytes": parse_bytes}
 
 
 def short(option: str) -> str:
-    """As people type it: the unit stands with the value."""
+    """As people type it: the value with its unit."""
     name, _, unit = option.rpartition("_")
     return name if unit in _READ else option
 

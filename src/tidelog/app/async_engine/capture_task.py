@@ -81,7 +81,7 @@ class CaptureTask:
         self._reader.commit(offset)
 
     def stop(self) -> None:
-        """What capture has read is durable when this returns."""
+        """Stop. What capture has read is durable when this returns."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

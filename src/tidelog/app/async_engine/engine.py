@@ -1,4 +1,4 @@
-"""Change events into a program's own hands."""
+"""The engine that gives change events to a Python program."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
 from tidelog.spark.sessions.installed import check_pyspark
 
 _Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
-"""Of messages: keys, values, headers, topics."""
+"""Columns of messages: keys, values, headers, topics."""
 
 
 class FormatSerializer:

@@ -1,4 +1,4 @@
-"""Capture of one source: the adapters put together for one leadership after the other."""
+"""Capture of one source: connects the adapters anew for each leadership."""
 
 from __future__ import annotations
 

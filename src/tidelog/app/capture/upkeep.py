@@ -1,4 +1,4 @@
-"""What a leading capture does for its event log and state now and then."""
+"""The maintenance that a leading capture does on its event log and state."""
 
 from __future__ import annotations
 

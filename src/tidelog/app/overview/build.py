@@ -32,8 +32,8 @@ _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
 def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
-    """The overview of ``status``, as `tidelog.app.status` gives it; ``now_ms``: of the clock that
-    its ``updated_ms`` is of.
+    """The overview of ``status``, as `tidelog.app.status` gives it. ``now_ms``: now, by the clock
+    of its ``updated_ms``.
     """
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
@@ -101,7 +101,7 @@ def _verified(status: Mapping[str, Any]) -> Verified | None:
 
 
 def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
-    """``silent_s``: for so long nobody has told anything; the source went on all the while."""
+    """``silent_s``: seconds without news from capture; the source went on meanwhile."""
     told = dict(status.get("source") or {})
     lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
     if silent_s:
@@ -225,7 +225,7 @@ def dumping(
 
 
 def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None:
-    """Rows that a dump is to read of the table. ``before``: what the last dump of each read: a
+    """Rows that the dump will read of the table. ``before``: what the last dump of each read: a
     table that has not begun, or that the server has no statistics of, has no estimate yet.
     """
     keys: int | None = table.get("key_count")

@@ -11,7 +11,7 @@ VERSION = 1
 
 
 class Severity(StrEnum):
-    """Of a problem, and of the whole: that of its worst problem."""
+    """The severity of a problem; of the whole: that of the worst problem."""
 
     OK = "ok"
     INFO = "info"

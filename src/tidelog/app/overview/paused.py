@@ -12,7 +12,9 @@ from tidelog.capture.steering.gate import Holds
 from tidelog.model.units import brief_span, format_bytes
 
 WORTH_A_WARNING = 0.4
-"""Of what the server may keep of its log: beyond `NEARLY_FULL` it is critical."""
+"""A pause is a warning above this share of the log that the server may keep, and critical above
+`NEARLY_FULL`.
+"""
 LATE_S = 300.0
 _PAGE = "docs/failure-modes.md#something-is-paused-and-was-forgotten"
 _GUARD_PAGE = "docs/failure-modes.md#the-sources-log-is-in-danger"

@@ -103,7 +103,9 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
 
 
 def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
-    """As of now: ``source`` knows what has become of it since capture told it."""
+    """What the server keeps of its log. ``source`` already counts the time since capture wrote its
+    status.
+    """
     return Kept(
         source.retained_bytes,
         source.spare_bytes,

@@ -40,8 +40,8 @@ def session(config: Config) -> SparkSession:
 
 
 class _Spark:
-    """The session of a pipeline's process. Whoever stands by has it running, so as to lead the
-    sooner; but not on a cluster, whose cores it would keep from the leader.
+    """The Spark session of a pipeline's process. A standby starts it early, to take over faster;
+    but not on a cluster, where it would take cores from the leader.
     """
 
     def __init__(self, config: Config) -> None:
@@ -77,7 +77,7 @@ def start_spark(config: Config) -> None:
 
 
 def cancel_spark_jobs() -> None:
-    """What Spark does for this process fails at once: for who does not wait for its end."""
+    """Cancel all Spark jobs of this process; they fail at once."""
     from pyspark import SparkContext
 
     context = getattr(SparkContext, "_active_spark_context", None)
@@ -92,7 +92,7 @@ def pipeline(
     on_progress: OnStatus = ignore,
     stop_event: threading.Event,
 ) -> None:
-    """Spark alone: bring the event log over to the outputs; stand by while another process does.
+    """Deliver the event log to the outputs; stand by while another process does so.
 
     With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
     """

@@ -105,7 +105,7 @@ class SourceKind(Protocol):
     """
 
     def prepare(self) -> None:
-        """Load what capture has compiled, without connecting: a standby then leads the sooner."""
+        """Load compiled code without connecting, so that a standby takes over faster."""
         ...
 
     def log_reader(

@@ -220,7 +220,7 @@ class PostgresKind:
         ).check()
 
     def _slot_owner(self) -> SlotOwner | None:
-        """As far as the event log tells; None if it can't be looked at, which `check` says."""
+        """The owner by the event log; None if the log can't be read, which `check` reports."""
         owner = SlotOwner(self._source.slot)
         try:
             if not EventLog.exists(self._log_place):

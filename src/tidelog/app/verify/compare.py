@@ -204,7 +204,8 @@ class ComparedSource:
         return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
 
     def caught_up(self, copy: Copy) -> bool:
-        """As long as the copy comes nearer; once that was waited for in vain, not as long again.
+        """Has the copy caught up? Waits while it comes nearer; after a wait in vain, not as long
+        again.
 
         Comparing a copy that lacks much reads its rows one by one, again and again, and takes the
         cores from what it waits for.

@@ -47,7 +47,7 @@ def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
 
 
 def find_session(request: Request, sessions: Sessions) -> WebSession | None:
-    """Who asks; None: nobody who has logged in."""
+    """The session of the request; None: nobody has logged in."""
     for name in cookie_names(request, sessions).values():
         found = sessions.of(request.cookies.get(name, ""), time.time())
         if found is not None:
@@ -56,7 +56,7 @@ def find_session(request: Request, sessions: Sessions) -> WebSession | None:
 
 
 def session_of(request: Request, sessions: Sessions) -> WebSession:
-    """Who asks. Raises Refused if nobody has logged in."""
+    """The session of the request. Raises Refused if nobody has logged in."""
     found = find_session(request, sessions)
     if found is None:
         raise Refused(401, "LoggedOut", "log in first")

@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """Somebody who logged in.
+    """A user who has logged in.
 
     Attributes:
         name: as they said it; nobody has checked it.
@@ -56,7 +56,7 @@ class Sessions:
         self._closed: deque[str] = deque(maxlen=_CLOSED)
 
     def open(self, token: str, name: str, now_s: float) -> tuple[Role, str] | None:
-        """Role and cookie of a new session; None: nobody has this token."""
+        """Role and cookie of a new session; None: the token is wrong."""
         given = token.encode("utf-8", "replace")
         for role, known in self._tokens.items():
             if hmac.compare_digest(given, known.encode()):
@@ -83,8 +83,8 @@ class Sessions:
         return WebSession(role, found.name, found.until_s, found.nonce)
 
     def marks(self) -> dict[Role, str]:
-        """Of each role's token: what its cookies are named by. Only who has the token gets one, so
-        nobody learns anything of another's.
+        """For each role's token, the name of its cookies. Only a holder of the token gets one, so
+        it tells others nothing.
         """
         return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
 

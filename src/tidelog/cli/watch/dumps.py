@@ -25,7 +25,7 @@ COLOURS = {
     "read": "cyan", "closed": "blue", "durable": "green", "voided": "magenta",
 }  # fmt: skip
 _FIRST = ("running", "paused", "failed", "pending", "cancelled", "done")
-"""By what a person looks for."""
+"""In the order in which a person looks for them."""
 _FOLDED = frozenset({"pending", "done", "cancelled"})
 _SAID = {"pending": "to come"}
 

@@ -43,7 +43,7 @@ class StatusHistory:
 
 
 class Picture:
-    """What has come, and what whoever looks wants to see of it; `turn` shows it.
+    """The latest documents and the user's choices of what to show; `turn` draws them.
 
     Args:
         title: begins plain lines.

@@ -232,7 +232,7 @@ def _keys(view: View, width: int) -> Text:
 
 
 def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> list[Text]:
-    """Of several databases: a verdict and how late each is."""
+    """For several databases: a verdict, and how late each one is."""
     lines: list[Text] = []
     for name, history in found.items():
         if not history:

@@ -212,7 +212,7 @@ class KafkaNotifications:
             self._undelivered[number] = error
 
     def _remove(self, batch: Sequence[Waiting], left: Sequence[int]) -> None:
-        """Of those that wait first, all of the batch but ``left``."""
+        """Remove ``batch``, the first ones that wait; those at the places ``left`` wait again."""
         with self._condition:
             for _each in batch:
                 self._bytes -= len(self._waiting.popleft().value)

@@ -29,9 +29,9 @@ SIGNAL_AGGREGATE = "Signal"
 DEBEZIUM_WINDOWS = frozenset({"snapshot-window-open", "snapshot-window-close"})
 KEPT_TOGETHER = 100
 KEPT_LENGTH = 1 << 18
-"""So many signals, and characters of them, are kept in one document, or one larger signal."""
+"""At most so many signals, and characters of them, in one document; or one larger signal."""
 DELIVERED_AT_ONCE = 5
-"""Documents; then it is the turn of what else there is to do."""
+"""Documents for each turn; then other work has its turn."""
 _KEPT = "signals/"
 
 

@@ -18,7 +18,7 @@ OnStatus = Callable[[dict[str, Any]], None]
 
 
 def ignore(_status: dict[str, Any]) -> None:
-    """Nobody wants to know."""
+    """The default of callbacks: does nothing."""
 
 
 class StatusFeed:

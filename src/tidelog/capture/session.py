@@ -54,7 +54,8 @@ CONSENT_KEY = "log-gap-consent"
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3
-"""So long others have to end before the lease is given back: they store what they know."""
+"""How long other threads have to end, and to store what they know, before the lease is given back.
+"""
 ACT_S = 5.0
 """The same, while a command is acted on."""
 COMMANDS = "tidelog-commands"

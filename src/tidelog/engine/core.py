@@ -37,7 +37,7 @@ MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event
 
 
 def _ignore(*_told: Any) -> None:
-    """Nobody wants to know."""
+    """The default of callbacks: does nothing."""
 
 
 class EngineCore:
@@ -222,7 +222,7 @@ class EngineCore:
     # ------------------------------------------------ down
 
     def _on_end(self, error: BaseException | None) -> None:
-        """Of a task's polling. The engine ends when all have given everything."""
+        """A task's polling has ended. The engine ends when all tasks have given everything."""
         if error is not None:
             self._fail(error)
             return
@@ -327,7 +327,7 @@ class EngineCore:
         self._own.inside = True
 
     def _tell(self, what: Literal["started", "stopped"], task: str | None) -> None:
-        """Of what never started nothing is told."""
+        """Call the callback, unless the task never started."""
         if what == "started":
             self._told.add(task)
         elif task not in self._told:

@@ -76,7 +76,7 @@ class EventLog:
 
     @property
     def captured_from(self) -> SourceId:
-        """`source`, on the timeline that its newest position is of: a promotion begins another one.
+        """`source`, on the timeline of its newest position: a promotion begins another timeline.
 
         Fences do not count: their leader has yet to see whether that timeline holds all we have.
         """
@@ -100,7 +100,7 @@ class EventLog:
         return self.chain().tail
 
     def newest(self) -> SegmentMeta | None:
-        """`tail`, for who needs no more of the chain: that is not walked."""
+        """`tail`, without walking the chain."""
         return self._reader.newest()
 
     def latest_offset(self, durable: bool = True) -> int:

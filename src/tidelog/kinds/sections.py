@@ -91,7 +91,7 @@ class SecretUrl:
 
 
 class StateUrl(SecretUrl):
-    """Of a state store; its options may all be secret."""
+    """The URL of a state store. Its options may all be secret."""
 
     __slots__ = ()
 

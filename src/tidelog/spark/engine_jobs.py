@@ -103,7 +103,9 @@ class SparkWorkers:
             _shared.give_back(context)
 
     def _cancel(self, context: SparkContext) -> None:
-        """And wait until executors have let go of it: who starts next consumes the same events."""
+        """Cancel the jobs, and wait until executors have ended: the next engine consumes the same
+        events.
+        """
         until = time.monotonic() + _CANCELLED_S
         with self._changed:
             cancelled = self._running > 0

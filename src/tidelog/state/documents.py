@@ -78,7 +78,7 @@ class Documents:
     """`tidelog.ports.StateStore` over a `Register`."""
 
     def __init__(self, register: Register, epoch: int = 0) -> None:
-        """``epoch``: of the leader that this handle is of; 0: of none."""
+        """``epoch``: of the leader that uses this handle; 0: no leader does."""
         self._register = register
         self._epoch = epoch
         self._lock = threading.Lock()

@@ -80,7 +80,7 @@ class ZooKeeperConnection:
             return begin(client).get(timeout=ANSWER_S)
 
     def change(self, begin: _Begin) -> Any:
-        """As `ask`; raises NoAnswerError if it may have been made."""
+        """As `ask`. Raises NoAnswerError if the change may have been made."""
         client = self._connected()
         with self._errors(NoAnswerError):
             return begin(client).get(timeout=ANSWER_S)

@@ -105,7 +105,7 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
 
 
 Told = Callable[[int], None]
-"""Told how many bytes have come."""
+"""Called with the number of bytes that have come."""
 
 
 def _fetch(missing: list[Jar], what: str, directory: Path) -> None:

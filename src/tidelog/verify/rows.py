@@ -151,7 +151,7 @@ def _unequal(
 
 
 def _of_key(value: Column, may_be_nan: bool) -> Column:
-    """Of a value of the key, what rows are joined by: never null."""
+    """A value of the key as a join column: never null."""
     return with_nan(value.cast("string")) if may_be_nan else value
 
 

@@ -30,10 +30,12 @@ SHAPES_KEY = "table-shapes"
 VERSIONS_KEY = "table-versions"
 """What `Catalogue.versions` gave of each table before its shape was judged."""
 WHOLE_EVERY_S = 600.0
-"""So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
+"""Seconds between two comparisons of everything, whatever the catalogue's stamp says: a role's
+rights may have changed.
+"""
 
 MAX_AWAY = 10_000
-"""So many names are remembered of tables that are not there."""
+"""How many names of tables that do not exist are remembered."""
 
 _UNKNOWN = ""  # a fingerprint that any other differs from
 

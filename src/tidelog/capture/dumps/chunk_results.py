@@ -31,7 +31,7 @@ from tidelog.system import failpoints
 
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
-"""So many times a chunk's connection broke, and another could be made: the chunk is to blame."""
+"""A chunk fails when its connection broke so often, and a new one could be made each time."""
 TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader connects anew; a lock will be let go."""
 

@@ -47,9 +47,9 @@ from tidelog.ports import Catalogue, TableShape
 
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
-"""So begin the names of further dumps that capture asks for."""
+"""Prefixes of the ids of other dumps that capture itself requests."""
 REFETCH_END_S = 5.0
-"""So long a table that was read to its end waits for a moment without keys to be read again."""
+"""How long a table that was read to its end waits for a moment without keys to read again."""
 
 
 Found = TableShape | SourceError | None

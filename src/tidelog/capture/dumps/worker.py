@@ -36,7 +36,9 @@ from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
 from tidelog.system import failpoints
 
 NICE = 10
-"""Of the threads that read chunks: the log's, and a database on the same host, come first."""
+"""The niceness of threads that read chunks: the log's thread, and a database on the same host, come
+first.
+"""
 OVERDUE_S = 10.0
 """After this long a window that is still open is looked at: has the log passed its watermark?"""
 

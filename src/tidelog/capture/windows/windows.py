@@ -29,8 +29,8 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
 FOUND_BYTES = 64 << 20
-"""Of keys read back from the event log for one chunk; with more of them it waits until the
-transactions that changed them can be seen.
+"""Most bytes of keys read back from the event log for one chunk. With more, the chunk waits until
+the transactions that changed them are visible.
 """
 
 
@@ -63,7 +63,7 @@ class Window:
 
 @dataclass(slots=True)
 class Closed:
-    """A window that closed: ``rows`` are to be appended here, before any later record.
+    """A window that closed: append ``rows`` here, before any later record.
 
     ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
     complete them.
@@ -172,7 +172,7 @@ class Windows:
             self._by_position.append(window)
 
     def discard(self, window: Window) -> None:
-        """Its chunk is of no use: it is to close no more."""
+        """Drop the window: its chunk is not needed."""
         window.meet(WindowInput.DISCARD)
         self._forget(window)
 

@@ -124,7 +124,7 @@ class ProcessorChain:
         return ProcessorChain((), None, self.retries, self.dead_letters)
 
     def size_of_piece(self, events: int, workers: int) -> int:
-        """Of so many events, how many are `prepared` by one job of the pool."""
+        """How many of so many events one job of the pool prepares."""
         if self.transforms:
             return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
         return max(_LEAST_SERIALIZED, -(-events // workers))

@@ -25,7 +25,7 @@ from tidelog.errors import ConsumerError, TidelogError
 _GROUPS: Final = 4  # of each worker, where jobs are cheap: enough that all end together
 
 Told = tuple[int, Any, tuple[Any, ...] | None]
-"""Of an event: its number, what a transform replaced, the message's fields."""
+"""An event's number, what a transform replaced, and the message's fields."""
 
 
 class Done(NamedTuple):
@@ -95,7 +95,9 @@ class EventWork:
 
 
 MakeWorkers = Callable[[int, EventWork], Workers]
-"""So many, of this work. Raises ConfigError: it can't be sent, MissingExtraError, …"""
+"""Makes so many workers for this work. Raises ConfigError if the work can't be sent,
+MissingExtraError, …
+"""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def read_answer(answer: bytes) -> Done:
 
 
 def answer_to(job: bytes, work: EventWork) -> bytes:
-    """Of a job, which are pickled events, what `read_answer` reads; in a worker."""
+    """The answer to a job of pickled events, for `read_answer`. Runs in a worker."""
     try:
         found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
     except Exception as error:  # noqa: BLE001 - raised where the job comes from

@@ -83,7 +83,7 @@ def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: in
 
 
 def _cost(size: float, shared: int) -> float:
-    """Of each of the tasks that share it."""
+    """The cost of each task that shares the table."""
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 

@@ -18,7 +18,7 @@ _NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """A column of a table that is there.
+    """A column of an existing table.
 
     ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
     inserted without it. ``computed``: nothing can be written to it. ``alike``: it takes texts that

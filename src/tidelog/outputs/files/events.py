@@ -94,7 +94,7 @@ def _before(found: EventColumns) -> pa.StructArray:
 def _only(
     rows: pa.StructArray, names: Sequence[str], nulls: pa.Array | None = None
 ) -> pa.StructArray:
-    """Of a struct the members ``names``; null where it is, and where ``nulls``."""
+    """The members ``names`` of a struct; null where it is null, and where ``nulls``."""
     at = [rows.type.get_field_index(name) for name in names]
     nulls = rows.is_null() if nulls is None else pc.or_(nulls, rows.is_null())
     fields = [pa.field(name, rows.type.field(i).type) for name, i in zip(names, at, strict=True)]

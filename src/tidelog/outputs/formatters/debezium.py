@@ -102,7 +102,9 @@ class Debezium:
 
 
 def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
-    """Of a changed key: on the old key's delete the new key, on the new key's creation the old."""
+    """The headers of a changed key: the delete of the old key has the new one, the creation of the
+    new key the old one.
+    """
     names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()
     pairs = zip(names, other.to_pylist(), strict=True)
     return pa.array([None if text is None else [(name, text)] for name, text in pairs], HEADERS)

@@ -64,7 +64,7 @@ class RequestMessages:
 
     @property
     def table(self) -> str:
-        """That of the first."""
+        """The table of the first message."""
         return str(self.tables[self.start].as_py())
 
     def body(self, kind: str) -> bytes:

@@ -131,7 +131,7 @@ class KafkaSender:
         self._forget()
 
     def commit(self) -> None:
-        """Of a transaction, after `flush`."""
+        """Commit the transaction, after `flush`."""
         try:
             self._producer.commit_transaction(self._timeout_s)
         except KafkaException as error:

@@ -252,7 +252,9 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """Of task ``number``, whose first table is ``table``: no two tasks of a batch have the same."""
+    """The id for task ``number``, whose first table is ``table``: no two tasks of a batch have the
+    same.
+    """
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
@@ -272,7 +274,9 @@ def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArr
 
 
 def _counted_bytes(text: str | bytes) -> int:
-    """Of a text and, before it, its length as a varint with sign: six bits, then seven a byte."""
+    """The bytes of a text and of its length before it, a signed varint: six bits, then seven a
+    byte.
+    """
     return len(text) + (len(text).bit_length() + 7) // 7
 
 

@@ -67,7 +67,7 @@ class IcebergSection(LakeSection):
         return self
 
     def catalog_properties(self) -> dict[str, str]:
-        """Of the catalog, in the clear."""
+        """The catalog's properties, with their secrets."""
         given = {name: value.get_secret_value() for name, value in self.catalog.items()}
         if not {"type", "catalog-impl"} & given.keys():
             given["type"] = "hadoop"

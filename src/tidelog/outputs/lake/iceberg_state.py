@@ -67,7 +67,7 @@ class IcebergState:
         return None if found is None else str(found)
 
     def properties(self, prefix: str) -> dict[str, str]:
-        """Those whose names begin so."""
+        """The properties whose names begin with ``prefix``."""
         return {n: v for n, v in dict(self._base.properties()).items() if n.startswith(prefix)}
 
     def branches(self) -> list[str]:

@@ -244,7 +244,9 @@ class IcebergTable(LakeTable):
             self._state.begin()
 
     def follow(self, columns: ColumnPlan) -> None:
-        """In one commit. A column that is there again becomes another one, without values."""
+        """Follow the columns, in one commit. A column that comes again is a new one, without
+        values.
+        """
         types, widened = self.column_types(), dict(columns.widened)
         back = {name: widened.pop(name, types[name]) for name in columns.back}
         change = SchemaChange([*back], {**back, **columns.added}, widened)

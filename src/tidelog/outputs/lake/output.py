@@ -85,7 +85,7 @@ class LakeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is to be done for one table in one batch."""
+    """The work for one table in one batch."""
 
     table: TableName
     start: int

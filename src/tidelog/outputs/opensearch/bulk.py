@@ -149,7 +149,7 @@ class Bulk:
         versions: Versions,
         rejections: list[Rejection],
     ) -> npt.NDArray[np.intp]:
-        """One request. Which of the lines are to be sent again."""
+        """Send one request. Returns which lines must be sent again."""
         answer = self._cluster.request(
             "POST",
             path(where.index, "_bulk"),

@@ -42,7 +42,7 @@ class ClusterBusyError(OutputError):
 
 
 class ConflictError(OutputError):
-    """Another one has changed meanwhile what the request is to change."""
+    """Another client has meanwhile changed what the request would change."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Cluster:
 
 
 def path(*parts: str) -> str:
-    """Of a URL, from names."""
+    """The path of a URL, made of names."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -12,7 +12,7 @@ from tidelog.outputs.base.sections import ExecutorSection, Headers, InHeader, na
 
 
 class DocumentPart(Section):
-    """Of a document: what another table contributes."""
+    """A part of a document that another table contributes."""
 
     table: str = Field(
         min_length=1, description="The captured table.", examples=["shop.order_items"]

@@ -25,7 +25,7 @@ _STILL_S = 300.0  # a task of the cluster that does nothing for so long is given
 
 
 class Indices:
-    """Of one output on one cluster. An index is called by its alias."""
+    """The indices of one output on one cluster. An index is called by its alias."""
 
     def __init__(self, cluster: Cluster, output: str) -> None:
         self._cluster = cluster
@@ -68,7 +68,7 @@ class Indices:
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
-        """Of the index behind the alias."""
+        """The name of the index behind the alias."""
         return self._behind[alias]
 
     def columns(self, alias: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ if (live) { m.remove('at'); } else { m.at = params.t; }
 
 @dataclass(frozen=True)
 class JoinedPart:
-    """What a table is to a document.
+    """The part of a document that comes from one table.
 
     ``name``: of the member that holds it; "" for the root, whose columns are the document's own.
     ``key``: columns of the table that hold the root's key, in its order. ``many``: rows are the

@@ -168,7 +168,7 @@ def _let_workers_import_us() -> None:
 
 
 def scratch_directory() -> Path:
-    """For files of no value, which nobody else can have put there."""
+    """A directory for temporary files, private to this user."""
     import tempfile
 
     directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"

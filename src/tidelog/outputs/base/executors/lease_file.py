@@ -118,7 +118,7 @@ class LeaseFile:
             logger.warning("the pipeline's lease can't be told to its tasks: %s", error)
 
     def _stands(self) -> bool:
-        """Is it still there? Systems clear their /tmp of what nobody wrote to for days."""
+        """Is the file still there? Systems remove old files from /tmp."""
         if self._file < 0:
             return False
         with suppress(FileNotFoundError):

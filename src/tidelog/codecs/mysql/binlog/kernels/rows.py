@@ -1,4 +1,4 @@
-"""Kernels about rows events: the table they are of, their head, and the payload of one row.
+"""Kernels about rows events: their table, their head, and the payload of one row.
 
 numba caches a kernel by its own file's time stamp: touch `kernels.scan` when this one changes.
 """

@@ -174,7 +174,7 @@ class MySqlCatalogue:
                 self._connection = None
 
     def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
-        """Those that match and are not hidden, sorted."""
+        """The tables that match and are not hidden, sorted."""
         fold = str.lower if self._folds_case else str
         hidden = {fold(name) for name in self._hidden}
         own = {TableName(fold(t.namespace), fold(t.name)) for t in self._metadata_tables}

@@ -55,7 +55,7 @@ __all__ = ["Publications", "PublishedTable"]
 logger = logging.getLogger(__name__)
 
 WHOLE_EVERY_S = 600.0
-"""So often all is looked at, whether or not what decides it has changed."""
+"""How often everything is looked at, even if no input has changed."""
 
 # Whatever the slot, before publications were named after it.
 _FORMER_DEFAULT = "tidelog"

@@ -80,7 +80,7 @@ class Planner:
     """Args:
     view: the source.
     name, inserts_name: the publications.
-    slot: whose they are to be. None: whoever's.
+    slot: of their owner. None: any owner.
     """
 
     view: PublicationView

@@ -157,7 +157,7 @@ class PublicationChecks:
     def _statements(
         self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
-        """Of these steps, and those without which capture could not go on from there."""
+        """The SQL of these steps, and of those that capture needs to go on from there."""
         user = quote_ident(connection.info.user)
         missing = self._to_be_added(planner)
         found: list[str] = []

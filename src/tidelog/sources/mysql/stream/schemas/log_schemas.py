@@ -41,7 +41,7 @@ from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
 def fix(table: TableName, where: str) -> str:
-    """How to have the rows all the same, where it can't be known which columns a table had."""
+    """What to do where it can't be known which columns a table had."""
     return (
         f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
         "(docs/how-to/schema-unknown.md)"

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.windows.live import PATIENCE_S, Crash, Live, at, ten_rows, times_dumped
+from tests.integration.windows.live import (
+    LOCALLY,
+    PATIENCE_S,
+    Crash,
+    Live,
+    at,
+    ten_rows,
+    times_dumped,
+)
 
 from tidelog import app
 from tidelog.capture.dumps.state import TableRun
@@ -16,7 +24,8 @@ from tidelog.capture.dumps.states import CHUNKS, ChunkInput, ChunkStatus
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
-from tidelog.errors import LeaseLostError, StorageError
+from tidelog.errors import LeaseLostError, StateError, StorageError
+from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
 
@@ -134,6 +143,48 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
     live.dumped(live.dump())
     assert status_of(live, dump_id) == "aborted"
     assert len(live.completions()) == 1, "of the dump that followed"
+    live.check()
+
+
+# ---------------------------------------------------------------- a store that does not answer
+
+
+def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress is stored under the coordinator's lock, which the chunk's reader waits for."""
+    storing, back = threading.Event(), threading.Event()
+    altered: list[bool] = []
+    put = SqliteState.put
+
+    def away(state: SqliteState, key: str, value: Any, expected_version: int | None) -> int:
+        if key.startswith("dump/") and reads.is_set() and not back.is_set():
+            storing.set()
+            raise StateError("the store does not answer")
+        return put(state, key, value, expected_version)
+
+    reads = threading.Event()
+
+    def after_read() -> None:
+        """The transaction that reads the second chunk is open now."""
+        reads.set()
+        assert storing.wait(PATIENCE_S)
+        threading.Thread(target=alter).start()
+
+    def alter() -> None:
+        with live.connect(options=f"{LOCALLY} -c lock_timeout=60s", autocommit=False) as other:
+            other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")  # as ALTER TABLE does
+        altered.append(not back.is_set())
+
+    monkeypatch.setattr(SqliteState, "put", away)
+    with at("chunk.after_read", after_read, hit=2):
+        dump_id = live.dump()
+        try:
+            live.wait_for(lambda: altered, "the table is altered")
+        finally:
+            back.set()
+        live.dumped(dump_id)
+    assert altered == [True]
     live.check()
 
 

@@ -38,15 +38,24 @@ TOLD: dict[str, dict[str, Any]] = {
 """What commands are told while they wait; others: as below."""
 
 
+DETAILS: dict[str, dict[str, Any]] = {
+    "execute-snapshot": {"dump_id": "x", "tables": ["public.a"]},
+    "pause-snapshot": {"dumps": ["x"]},
+    "resume-snapshot": {"dumps": ["x"]},
+    "stop-snapshot": {"dumps": ["x"]},
+    "set-dump-options": {"chunk_rows": 5},
+    "log": {"logged": True},
+}
+"""What capture answers to commands."""
+
+
 class Runtime(ModuleType):
     """Records what the command line asks for; stands where `tidelog.app` is imported."""
 
     def __init__(self) -> None:
         super().__init__("tidelog.app")
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.answers: dict[str, Any] = {
-            "send_command": {"id": "1", "state": "done", "details": {"paused": 1}, "error": None}
-        }
+        self.answers: dict[str, Any] = {}
         self.failure: BaseException | None = None
         self.failures: dict[str, BaseException] = {}
         self.StatusFeed = Feed
@@ -63,6 +72,9 @@ class Runtime(ModuleType):
             for option in ("on_status", "on_progress"):
                 if option in options:
                     options[option](TOLD.get(name, {"position": "0/1", "rows": 7}))
+            if name == "send_command" and name not in self.answers:
+                details = DETAILS[arguments[1].type]
+                return {"id": "1", "state": "done", "details": details, "error": None}
             return self.answers.get(name)
 
         return call
@@ -248,7 +260,9 @@ def test_keys_that_a_dump_did_not_find_are_shown(
 def test_waiting_for_outputs_exits_by_what_they_hold(runtime: Runtime, config: str) -> None:
     runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
     for held, code in ((True, 0), (False, 1)):
-        runtime.answers["wait_finalized"] = {"dump_id": "x", "delivered": held, "tables": []}
+        runtime.answers["wait_finalized"] = {
+            "dump_id": "x", "status": "completed", "delivered": held, "tables": [],
+        }  # fmt: skip
         assert invoke("dump", config, "--wait", "--delivered", "--id", "x") == code
         assert invoke("wait", config, "x", "--output", "delta", "--timeout", "3") == code
     call = [call for name, call in runtime.calls if name == "wait_finalized"][-1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
-from tidelog.cli.status_lines import brief, closing, lines
+from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -383,14 +383,26 @@ def test_a_document_of_an_older_capture_is_shown_as_far_as_it_goes() -> None:
     assert "not asked yet" in told(found)
 
 
-def test_a_line_for_a_log_says_what_moves() -> None:
+def test_lines_for_a_log_say_what_moves_a_fact_each() -> None:
     running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
     found = overview(status(**running, refused=[REFUSED] * 2), NOW_MS)
-    assert brief(found) == (
-        "up to date at 0/208C0C0; 1,234 records; shop/delta is up to date; initial is running: 0 "
-        "of 1 tables, 100 rows of about 400 (25 %); public.x is not captured: no key (and 1 more "
-        "problems)"
-    )
+    assert brief(found) == [
+        "up to date at 0/208C0C0; 1,234 records",
+        "shop/delta is up to date",
+        "initial is running: 0 of 1 tables, 100 rows of about 400 (25 %)",
+        "public.x is not captured: no key (and 1 more problem)",
+    ]
+
+
+def test_lines_for_a_log_come_again_once_they_have_changed() -> None:
+    told = ChangedFacts()
+    calm = overview(status(), NOW_MS)
+    wrong = overview(status(refused=[REFUSED]), NOW_MS)
+    assert told.of(calm) == brief(calm)
+    assert told.of(calm) == brief(calm)[:1]
+    assert told.of(wrong) == [brief(calm)[0], "public.x is not captured: no key"]
+    assert told.of(calm) == brief(calm)[:1]
+    assert told.of(wrong)[1:] == ["public.x is not captured: no key"]
 
 
 def test_what_is_said_last_tells_how_far_it_came() -> None:

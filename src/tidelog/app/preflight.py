@@ -19,10 +19,12 @@ from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.log_places import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
+from tidelog.ports import ProbedOutputKind
 from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path
 from tidelog.system.private_files import seen_by_others, users_of
@@ -52,6 +54,7 @@ def check(config: Config) -> list[dict[str, Any]]:
     findings += check_modes(config)
     if config.outputs:
         findings += _check_spark(config)
+    findings += _check_outputs(config)
     findings += _check_kafka(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
@@ -158,12 +161,33 @@ def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
 
 def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
     """Can the pipeline run here too? A host that only captures needs no Spark."""
+    found = {"check": "spark", "level": "ok", "message": "pyspark and Java are there", "fix": ""}
     try:
         check_installed(config.outputs)
         check_spark(config)
     except UsageError as error:
-        message = f"on this host only `tidelog capture` can run. {error}"
-        yield {"check": "spark", "level": "warning", "message": message, "fix": ""}
+        found["level"] = "warning"
+        found["message"] = f"on this host only `tidelog capture` can run. {error}"
+    yield found
+
+
+def _check_outputs(config: Config) -> Iterator[dict[str, Any]]:
+    """Can this host reach each destination? Capture goes on without them, and the pipeline waits
+    for them.
+    """
+    for output in config.outputs:
+        kind = OUTPUT_KINDS.get(output.kind)
+        if not isinstance(kind, ProbedOutputKind):
+            continue
+        found = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        try:
+            told = kind.probe(output)
+        except TidelogError as error:
+            found["level"], told = "warning", " ".join(str(error).split())
+        except ModuleNotFoundError:
+            continue  # told with Spark, by the command that mends it
+        if told is not None:
+            yield found | {"message": told}
 
 
 def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:

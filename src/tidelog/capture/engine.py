@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.capture.buffer import (
-    ChunkItem,
-    ControlItem,
-    Item,
-    OutputBuffer,
-    PositionItem,
-)
+from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
+from tidelog.capture.dumps.actions import acquired
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.emitted_log import EmittedLog
 from tidelog.capture.progress import CaptureProgress
@@ -288,8 +283,8 @@ class CaptureEngine:
         with self._lock:
             self._windows.register(window)
 
-    def deliver(self, window: Window, rows: ChunkRows) -> None:
-        with self._lock:
+    def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
+        with acquired(self._lock, until):
             self._windows.deliver(window, rows)
 
     def discard(self, window: Window) -> None:

@@ -43,6 +43,7 @@ def send(
 ) -> None:
     """Give a command to capture and show what became of it; ``quiet``: only if it waits."""
     from tidelog import app
+    from tidelog.cli.results import sentences
 
     result = app.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
@@ -56,6 +57,5 @@ def send(
             "the next one that leads will."
         )
     elif not quiet:
-        terminal.show(
-            {"dump": name, **result["details"]} if name else result["details"], as_json=False
-        )
+        for line in sentences(command.type, result["details"]):
+            terminal.say_in_words(line)

@@ -168,8 +168,8 @@ def wait(
         report = app.wait_finalized(
             loaded, dump, output, timeout_s=timeout, on_progress=told or (lambda _found: None)
         )
-    if as_json or not sys.stdout.isatty():
-        terminal.show(report, as_json=as_json)
+    if as_json:
+        terminal.emit(report)
     else:
         terminal.say_in_words(delivery_sentence(report))
     exit_unless(report["delivered"])

@@ -85,23 +85,38 @@ def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
     return found[:SHOWN]
 
 
-def brief(found: Overview) -> str:
-    """What moves, on one line, for logs: where capture is, its dumps, and how much is wrong."""
+def brief(found: Overview) -> list[str]:
+    """What moves, a fact a line, for logs: capture, its outputs and dumps, and what is wrong."""
     source = found.source
-    parts = [f"{found.records:,} records"]
-    if source.lag_s is not None:
-        parts.insert(0, _late(source))
-    if source.position is not None:
-        parts[0] += f" at {source.position}"
-    parts += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
-    parts += [of_dump(dump) for dump in found.dumps[:1]]
-    if len(found.dumps) > 1:
-        parts.append(f"{len(found.dumps) - 1} more dumps")
+    where = f" at {source.position}" if source.position is not None else ""
+    late = f"{_late(source)}{where}; " if source.lag_s is not None else ""
+    told = [f"{late}{found.records:,} records"]
+    told += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
+    for dump in found.dumps[:1]:
+        others = len(found.dumps) - 1
+        more = f" (and {others} more dump{'s' if others > 1 else ''})" if others else ""
+        told.append(f"{of_dump(dump)}{more}")
     if found.problems:
         worst = found.problems[0].sentence
-        more = f" (and {len(found.problems) - 1} more problems)" if found.problems[1:] else ""
-        parts.append(f"{worst}{more}")
-    return printable("; ".join(parts))
+        others = len(found.problems) - 1
+        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
+        told.append(f"{worst}{more}")
+    return [printable(line) for line in told]
+
+
+class ChangedFacts:
+    """Of the facts of `brief`: the first each time, which tells that all goes on; of the others
+    those that are not as they were.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of(self, found: Overview) -> list[str]:
+        facts = brief(found)
+        changed = [fact for at, fact in enumerate(facts) if not at or fact not in self._told]
+        self._told = set(facts)
+        return changed
 
 
 def _fact(name: str, text: str) -> str:

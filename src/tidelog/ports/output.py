@@ -167,6 +167,7 @@ class OutputPlace:
 
 
 S = TypeVar("S")
+C = TypeVar("C", contravariant=True)
 
 
 class OutputKind(Protocol[S]):
@@ -185,4 +186,15 @@ class OutputKind(Protocol[S]):
 
     def place(self, section: S) -> OutputPlace:
         """Where an output of this section writes. Two outputs must not write to one place."""
+        ...
+
+
+@runtime_checkable
+class ProbedOutputKind(Protocol[C]):
+    """An `OutputKind` whose destinations `tidelog check` can look at, without Spark."""
+
+    def probe(self, section: C) -> str | None:
+        """What answers there, in a few words; None: that can't be known from here. Writes nothing,
+        and takes seconds at most. Raises OutputError that says what to do.
+        """
         ...

@@ -25,6 +25,8 @@ from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.config import OpenSearchSection
+from tidelog.outputs.opensearch.kind import KIND
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -395,3 +397,10 @@ def test_the_page_s_configuration_runs(
     ask("POST", f"/{name}-products/_refresh")
     hits = ask("POST", f"/{name}-products/_search", query)["hits"]["hits"]
     assert [each["_source"]["description"] for each in hits] == ["two houses"]
+
+
+def test_check_tells_what_cluster_answers() -> None:
+    section = OpenSearchSection(kind="opensearch", urls=[node().url], index="x")
+    told = KIND.probe(section)
+    assert told is not None
+    assert re.fullmatch(r"cluster \S+ answers, (green|yellow)", told)

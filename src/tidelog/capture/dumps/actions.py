@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tidelog.capture.buffer import ChunkItem
 from tidelog.capture.steering.log_pause import LogPause
 from tidelog.capture.windows.windows import Window
+from tidelog.errors import ChunkBusyError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRows
@@ -24,7 +26,10 @@ class DumpLog(Protocol):
     """What the coordinator needs of the engine; all of it thread-safe."""
 
     def register(self, window: Window) -> None: ...
-    def deliver(self, window: Window, rows: ChunkRows) -> None: ...
+    def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
+        """Raises ChunkBusyError if the log's thread is busy beyond ``until`` (monotonic)."""
+        ...
+
     def discard(self, window: Window) -> None: ...
     def forget_table(self, table: TableName) -> None: ...
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
@@ -64,6 +69,17 @@ class DumpLog(Protocol):
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         """Read the keys that ``xids`` changed back from the event log."""
         ...
+
+
+@contextmanager
+def acquired(lock: threading.Lock | threading.RLock, until: float) -> Iterator[None]:
+    """Hold ``lock``. Raises ChunkBusyError if it can't be had before ``until`` (monotonic)."""
+    if not lock.acquire(timeout=max(0.0, until - time.monotonic())):
+        raise ChunkBusyError("reading a chunk: capture was busy for too long; it is read again")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Actions:

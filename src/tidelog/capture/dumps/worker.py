@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
-from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.dumps.actions import Actions, acquired
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.planner import RowWidths
@@ -45,6 +45,10 @@ OVERDUE_S = 10.0
 
 FIRST_READ_S = 2.0
 """The first chunk is read alone for no longer than this."""
+HELD_S = 5.0
+"""So long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
+DDL of the table waits for the transaction, and whatever comes after waits for the DDL.
+"""
 
 
 class ChunkReading:
@@ -135,19 +139,21 @@ class ChunkReading:
                 rows = reader.read(request)
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
-                with self._lock:
+                until = time.monotonic() + HELD_S
+                with acquired(self._lock, until):
                     if not self._is_open(window, task):  # void meanwhile: it is read again
                         return
                     self._have_read(task, window, rows)
-                engine.deliver(window, rows)
+                engine.deliver(window, rows, until)
                 high_s = _timed(lambda: reader.write_watermark(window.high_watermark))
-                if rows.emit_at is None:  # else none was written
-                    with self._lock:
-                        self._throttle.wrote(begun, marked_s)
-                        self._throttle.wrote(time.monotonic(), high_s)
+                high_at = time.monotonic()
                 failpoints.hit("chunk.after_high")
             finally:
                 reader.release()
+            if rows.emit_at is None:  # else no watermark was written
+                with self._lock:
+                    self._throttle.wrote(begun, marked_s)
+                    self._throttle.wrote(high_at, high_s)
         except (ChunkError, ConnectionLostError) as error:
             engine.discard(window)
             if begun and rows is None:  # one that runs into its time limit counts too

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
 from tidelog.cli.live.fetching import Lines, with_bar
+from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.feed import TURN_S
 from tidelog.cli.watch.picture import Picture, StatusHistory, picture
 from tidelog.cli.watch.steering import Steering
@@ -133,7 +134,7 @@ class _One(_Showing):
         self._looks += 1
         if self._looks == 1:  # what others left
             return BEGUN_S
-        self._shown.plain_line(int(time.time() * 1000))
+        self._shown.plain_lines(int(time.time() * 1000))
         return PAID_LINES_S
 
     def act(self, keys: list[str]) -> None:
@@ -192,6 +193,7 @@ class _Several(_Showing):
 
         self._configs = of_each_database(config)
         self._histories = {name: StatusHistory() for name in self._configs}
+        self._facts = {name: ChangedFacts() for name in self._configs}
         self._feeds: dict[str, StatusFeed] = {}
         self._line_at = float("-inf")
         super().__init__(title, opened.enter_context(picture(title, whole=False, draw=self._draw)))
@@ -223,7 +225,6 @@ class _Several(_Showing):
 
     def _plain_lines(self) -> None:
         from tidelog.app.overview import overview
-        from tidelog.cli.status_lines import brief
 
         if time.monotonic() - self._line_at < terminal.PLAIN_INTERVAL_S:
             return
@@ -231,4 +232,5 @@ class _Several(_Showing):
         for name, history in self._histories.items():
             if history.documents:
                 found = overview(history.documents[-1], int(time.time() * 1000))
-                terminal.say(f"{self._title}: {name}: {brief(found)}")
+                for fact in self._facts[name].of(found):
+                    terminal.say(f"{self._title}: {name}: {fact}")

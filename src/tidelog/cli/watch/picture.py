@@ -13,6 +13,7 @@ from tidelog.cli import terminal
 from tidelog.cli.live.area import LiveArea, can_be_redrawn
 from tidelog.cli.live.errors_above import ErrorsAbove
 from tidelog.cli.live.keys import Keys
+from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.view import View
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Picture:
         self._keys = keys
         self._quiet = quiet
         self._draw = draw or self._screen
+        self._facts = ChangedFacts()
         self._line_at = float("-inf")
         self.line_every_s = terminal.PLAIN_INTERVAL_S
         """Between plain lines of what has come, as `turn` writes them."""
@@ -83,7 +85,7 @@ class Picture:
         if self._area is not None:
             self._area.draw(self._draw(now_ms, *self._area.size()))
         elif not self._quiet and time.monotonic() - self._line_at >= self.line_every_s:
-            self.plain_line(now_ms)
+            self.plain_lines(now_ms)
         if self._keys is None:
             time.sleep(timeout_s)
             return []
@@ -102,15 +104,15 @@ class Picture:
 
         return screen(list(self.history.documents), self.view, now_ms, width, height)
 
-    def plain_line(self, now_ms: int) -> None:
-        """A line of the newest that has come, if anything has."""
+    def plain_lines(self, now_ms: int) -> None:
+        """Of the newest that has come, if anything has: what has changed."""
         if self._quiet or not self.history.documents:
             return
         from tidelog.app.overview import overview
-        from tidelog.cli.status_lines import brief
 
         self._line_at = time.monotonic()
-        terminal.say(f"{self._title}: {brief(overview(self.history.documents[-1], now_ms))}")
+        for fact in self._facts.of(overview(self.history.documents[-1], now_ms)):
+            terminal.say(f"{self._title}: {fact}")
 
     def _is_of_view(self, key: str) -> bool:
         self.view.note = ""

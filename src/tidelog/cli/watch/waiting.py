@@ -78,23 +78,20 @@ class DumpBars:
 
 
 def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """A dump that has ended: on a terminal in a sentence, with why tables failed; the keys that it
-    did not find as a JSON list a line.
+    """A dump that has ended, in a sentence, with why tables failed; the keys that it did not find
+    as a JSON list a line.
     """
     if as_json:
         terminal.emit(report)
         return
-    if sys.stdout.isatty():
-        terminal.say_in_words(sentence(report))
-        for table in report.get("tables", ()):
-            if table["status"] != "done":
-                terminal.say_in_words(
-                    printable(f"{table['table']} {table['status']}: {table['reason']}")
-                )
-    else:
-        terminal.show(
-            {name: v for name, v in report.items() if name != "missing_keys"}, as_json=False
-        )
+    terminal.say_in_words(sentence(report))
+    for table in report.get("tables", ()):
+        if table["status"] != "done":
+            terminal.say_in_words(
+                printable(f"{table['table']} {table['status']}: {table['reason']}")
+            )
+    for each in report.get("rejected", ()):
+        terminal.say_in_words(printable(f"not dumped: {each['table']}: {each['reason']}"))
     for key in report.get("missing_keys", ()):
         terminal.say(f"missing: {terminal.to_json(key)}")
 

@@ -19,14 +19,15 @@ _PORT = re.compile(r":\d+$")
 
 @dataclass(frozen=True)
 class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make`` imports its adapter when it is called;
-    ``needs``: a package of an extra, which that imports.
+    """`tidelog.ports.OutputKind` of functions. ``make`` and ``look`` import what they need when
+    they are called; ``needs``: a package of an extra, which these import.
     """
 
     section: type[S]
     make: Callable[[S, OutputContext], Output]
     where: Callable[[S], OutputPlace]
     needs: str | None = None
+    look: Callable[[S], str | None] | None = None
 
     def check_installed(self) -> None:
         """Raises MissingExtraError if `open` would."""
@@ -41,6 +42,10 @@ class OwnKind(Generic[S]):
 
     def place(self, section: S) -> OutputPlace:
         return self.where(section)
+
+    def probe(self, section: S) -> str | None:
+        """See `tidelog.ports.ProbedOutputKind`."""
+        return None if self.look is None else self.look(section)
 
 
 def directory(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -65,5 +66,23 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
     return OutputPlace([parts.path.strip("/"), namespace], found)
 
 
-POSTGRES = OwnKind(PostgresSection, _postgres, _postgres_place)
-MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql")
+def _postgres_look(section: PostgresSection) -> str:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _look(Postgres(section.url.reveal()))
+
+
+def _mysql_look(section: MySqlSection) -> str:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _look(MySql(section.url.reveal()))
+
+
+def _look(dialect: Dialect) -> str:
+    with closing(dialect.connect("check")) as session:
+        [(version,)] = session.rows("SELECT version()")
+    return f"the server accepts the connection: {str(version).split(' on ')[0]}"
+
+
+POSTGRES = OwnKind(PostgresSection, _postgres, _postgres_place, look=_postgres_look)
+MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look)

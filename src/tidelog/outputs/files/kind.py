@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.outputs.base.kinds import OwnKind, directory
+from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.files.config import FilesSection
 from tidelog.ports import Output, OutputContext, OutputPlace
@@ -29,4 +30,8 @@ def _place(section: FilesSection) -> OutputPlace:
     return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
 
 
-KIND = OwnKind(FilesSection, _open, _place)
+def _look(section: FilesSection) -> str | None:
+    return directory_ready(section.path)
+
+
+KIND = OwnKind(FilesSection, _open, _place, look=_look)

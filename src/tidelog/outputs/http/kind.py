@@ -6,6 +6,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind
+from tidelog.outputs.base.probes import accepts
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.http.config import HttpSection
 from tidelog.ports import Output, OutputContext, OutputPlace
@@ -51,4 +52,10 @@ def _place(section: HttpSection) -> OutputPlace:
     return OutputPlace([url.hostname, url.port, url.path], now=url.query)
 
 
-KIND = OwnKind(HttpSection, _open, _place, "httpx")
+def _look(section: HttpSection) -> str:
+    # A connection and no request, which would be a record.
+    url = urlsplit(section.url.reveal())
+    return accepts(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+
+
+KIND = OwnKind(HttpSection, _open, _place, "httpx", _look)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,34 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 
+SELDOM_S = 60.0
+
+
+class _Seldom(logging.Filter):
+    """Lets a line through once in `SELDOM_S`: a broker that is away is told of ten times a second,
+    by each connection.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now, line = time.monotonic(), _NUMBERS.sub("", record.getMessage())
+        if now - self._told.get(line, float("-inf")) < SELDOM_S:
+            return False
+        self._told = {each: at for each, at in self._told.items() if now - at < SELDOM_S}
+        self._told[line] = now
+        return True
+
+
+_NUMBERS = re.compile(r"\d+( identical)?")
+
 # librdkafka writes its own log there: brokers and states, never messages or passwords.
 librdkafka_log = logging.getLogger("tidelog.librdkafka")
 # Of a setting of ours, once for each producer.
 librdkafka_log.addFilter(lambda line: "enable.gapless.guarantee is exp" not in line.getMessage())
+librdkafka_log.addFilter(_Seldom())
 
 VERSION_HEADER = "tidelog-version"
 SCHEMA_HEADER = "tidelog-schema"

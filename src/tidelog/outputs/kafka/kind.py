@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.ports import Formatter, Output, OutputContext, OutputPlace
@@ -41,8 +42,21 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
         compact=section.compact,
         create_topics=section.create_topics,
         transactions=section.transactions,
-        settings={name: value.get_secret_value() for name, value in section.settings.items()},
+        settings=_settings(section),
     )
+
+
+def _settings(section: KafkaSection) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in section.settings.items()}
+
+
+def _look(section: KafkaSection) -> str:
+    from tidelog.outputs.kafka.administration import Administration
+    from tidelog.outputs.kafka.client import settings_of
+
+    settings = settings_of(section.servers, _settings(section))
+    count = Administration(section.servers, settings).brokers(ANSWER_S)
+    return f"{section.servers} answers: {count} broker{'' if count == 1 else 's'}"
 
 
 def _messages(section: KafkaSection) -> Formatter | None:
@@ -60,4 +74,4 @@ def _place(section: KafkaSection) -> OutputPlace:
     return OutputPlace([section.topic], hosts(section.servers, 9092), also=messages)
 
 
-KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka")
+KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look)

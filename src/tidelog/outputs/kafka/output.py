@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -32,7 +31,8 @@ from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.formatters.messages import topic_of
-from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
+from tidelog.outputs.kafka.administration import Administration
+from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter
@@ -85,7 +85,6 @@ class KafkaOutput(ExecutorOutput):
         if delivery.keyed or delivery.formatter is None:
             raise ConfigError("a kafka output delivers every change, as messages")
         self._settings = settings_of(servers, settings or {})
-        self._servers = servers
         self._topic = topic
         self._messages_topic = messages_topic
         self._partitions = partitions
@@ -102,16 +101,11 @@ class KafkaOutput(ExecutorOutput):
         master = spark.sparkContext.master or ""
         # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
         self._stages_retry = not master.startswith("local") or master.startswith("local-cluster")
-        self._admin: AdminClient | None = None
+        self._administration = Administration(servers, self._settings)
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
-        try:
-            self._administration().list_topics(timeout=_TIMEOUT_S)
-        except KafkaException as error:
-            for _ in range(3):
-                self._administration().poll(0.2)  # calls `_heard`
-            raise failed(f"no broker of {self._servers} answers", self._said or error) from None
+        self._administration.brokers(_TIMEOUT_S)
 
     def create(self, table: TargetTable) -> None:
         topic = self.subject(table)
@@ -122,7 +116,7 @@ class KafkaOutput(ExecutorOutput):
                 "with order total may tables share one. Set `topic` with {namespace} and {name}"
             )
         try:
-            if topic not in self._administration().list_topics(timeout=_TIMEOUT_S).topics:
+            if topic not in self._administration.client.list_topics(timeout=_TIMEOUT_S).topics:
                 policy = "compact" if self._compact else None
                 self._create_topic(topic, "delete" if table.source == MESSAGES else policy)
             self._describe(topic)
@@ -202,22 +196,6 @@ class KafkaOutput(ExecutorOutput):
 
     # ------------------------------------------------------------------ topics
 
-    def _administration(self) -> AdminClient:
-        if self._admin is None:
-            settings = common(self._settings) | {"error_cb": self._heard}
-            try:
-                self._admin = AdminClient(settings, logger=librdkafka_log)
-            except KafkaException as error:
-                raise failed("no client can be made", error) from None
-        return self._admin
-
-    _said: KafkaError | None = None
-
-    def _heard(self, error: KafkaError) -> None:
-        """Why there is no connection, which a call that times out does not tell."""
-        if self._said is None or error.code() == KafkaError._AUTHENTICATION:
-            self._said = error
-
     def _create_topic(self, topic: str, policy: str | None) -> None:
         """``policy``: of cleaning up; None: as brokers have it."""
         if not self._create_topics:
@@ -231,7 +209,7 @@ class KafkaOutput(ExecutorOutput):
             config={} if policy is None else {"cleanup.policy": policy},
         )
         try:
-            self._administration().create_topics([wanted])[topic].result(_TIMEOUT_S)
+            self._administration.client.create_topics([wanted])[topic].result(_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -242,9 +220,9 @@ class KafkaOutput(ExecutorOutput):
         known_by = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                found: Any = (
-                    self._administration().describe_configs([resource])[resource].result(_TIMEOUT_S)
-                )
+                found: Any = self._administration.client.describe_configs([resource])[
+                    resource
+                ].result(_TIMEOUT_S)
                 break
             except KafkaException as error:
                 code = error.args[0].code()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.outputs.base.kinds import OwnKind, directory
+from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import transform_steps
 from tidelog.outputs.lake.delta_config import DeltaSection
 from tidelog.outputs.lake.iceberg_config import IcebergSection
@@ -65,5 +66,9 @@ def _iceberg_place(section: IcebergSection) -> OutputPlace:
     return OutputPlace([*place, directory(found.get("warehouse", ""))])
 
 
-DELTA = OwnKind(DeltaSection, _delta, _delta_place)
+def _delta_look(section: DeltaSection) -> str | None:
+    return directory_ready(section.path)
+
+
+DELTA = OwnKind(DeltaSection, _delta, _delta_place, look=_delta_look)
 ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.opensearch.config import OpenSearchSection
 from tidelog.ports import Output, OutputContext, OutputPlace
 
+if TYPE_CHECKING:
+    from tidelog.outputs.opensearch.client import ClusterOptions
+
 
 def _open(section: OpenSearchSection, context: OutputContext) -> Output:
-    from tidelog.outputs.opensearch.client import ClusterOptions
     from tidelog.outputs.opensearch.output import Joined, OpenSearchOutput
 
     joined = []
@@ -19,22 +25,12 @@ def _open(section: OpenSearchSection, context: OutputContext) -> Output:
         parts = {part.table: (part.name, tuple(part.key)) for part in each.parts}
         joined.append(Joined(each.index, {each.root: ("", ()), **parts}))
     delivery = delivery_of(section, keyed=True)
-    password = section.password
-    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
-    if section.api_key is not None:
-        headers["Authorization"] = f"ApiKey {section.api_key.get_secret_value()}"
     return OpenSearchOutput(
         context.spark,
         context.log_path,
         context.open_state(),
         delivery,
-        cluster=ClusterOptions(
-            tuple(section.urls),
-            section.user,
-            None if password is None else password.get_secret_value(),
-            headers,
-            section.ca_file,
-        ),
+        cluster=_cluster(section),
         index=section.index,
         create_indices=section.create_indices,
         settings=section.settings,
@@ -45,9 +41,33 @@ def _open(section: OpenSearchSection, context: OutputContext) -> Output:
     )
 
 
+def _cluster(section: OpenSearchSection) -> ClusterOptions:
+    from tidelog.outputs.opensearch.client import ClusterOptions
+
+    password = section.password
+    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
+    if section.api_key is not None:
+        headers["Authorization"] = f"ApiKey {section.api_key.get_secret_value()}"
+    return ClusterOptions(
+        tuple(section.urls),
+        section.user,
+        None if password is None else password.get_secret_value(),
+        headers,
+        section.ca_file,
+    )
+
+
+def _look(section: OpenSearchSection) -> str:
+    from tidelog.outputs.opensearch.client import Cluster
+
+    with closing(Cluster(replace(_cluster(section), timeout_s=ANSWER_S))) as cluster:
+        health = cluster.request("GET", "/_cluster/health", params={"level": "cluster"})
+    return f"cluster {health['cluster_name']} answers, {health['status']}"
+
+
 def _place(section: OpenSearchSection) -> OutputPlace:
     found = [hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
     return OutputPlace([section.index], tuple(found))
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy")
+KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look)

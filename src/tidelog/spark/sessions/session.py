@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import stat
@@ -59,6 +60,19 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+"""Of the gateway, so that PySpark does not set the level anew, and say so, at each start."""
+_TOLD_BY_US = """logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.streaming.name = org.apache.spark.sql.execution.streaming
+logger.streaming.level = off
+"""
+"""What fails in a job is raised in Python, and told there in a sentence. Here the same stands three
+times over, with a hundred lines of stack each, at every try. With ``--log-level info`` it is shown.
 """
 
 
@@ -183,9 +197,13 @@ def scratch_directory() -> Path:
 
 def _quiet_log_configuration() -> Path:
     """Spark logs its start-up before any log level can be set through the session."""
-    path = scratch_directory() / "log4j2.properties"
-    if not path.exists() or path.read_text() != _QUIET_LOG4J:
+    verbose = logging.getLogger("tidelog").isEnabledFor(logging.INFO)
+    if not verbose:
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    text = _QUIET_LOG4J if verbose else _QUIET_LOG4J + _TOLD_BY_US
+    path = scratch_directory() / f"log4j2{'-verbose' if verbose else ''}.properties"
+    if not path.exists() or path.read_text() != text:
         fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(_QUIET_LOG4J)
+        fresh.write_text(text)
         fresh.replace(path)
     return path

@@ -1,0 +1,45 @@
+"""What a pipeline writes to its log while a destination is away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.spark.orders import orders
+from tests.support.build_log import BuiltLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+TRIES = 2
+
+
+def test_a_destination_that_is_away_is_told_in_sentences(built: BuiltLog, tmp_path: Path) -> None:
+    """And not by the stacks of Spark's driver, its executors and Python, at every try."""
+    orders(built)
+    config = tmp_path / "tidelog.yaml"
+    config.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        "state: {url: 'sqlite:///state.db'}\n"
+        "outputs: [{kind: http, url: 'http://127.0.0.1:9/{table}', retry_for_ms: 0}]\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", "pipeline", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said: list[str] = []
+    try:
+        assert process.stderr is not None
+        while sum("tries again" in line for line in said) < TRIES:
+            line = process.stderr.readline()
+            assert line, said
+            said.append(line)
+        process.terminate()
+        said += process.communicate(timeout=300)[1].splitlines()
+    finally:
+        process.kill()
+    told = [line for line in said if "127.0.0.1" in line and "tries again" in line]
+    assert len(told) >= TRIES
+    assert len(said) <= len(told) + 4, "".join(said)

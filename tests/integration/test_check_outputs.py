@@ -1,0 +1,97 @@
+"""`tidelog check` looks at each destination: what answers, and what does not."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.kafka import KafkaServer
+
+from tidelog.app.preflight import _check_outputs
+from tidelog.config import parse_config
+from tidelog.demo.servers.mysql import MariaDbServer
+
+pytestmark = pytest.mark.integration
+
+
+def found(tmp_path: Path, outputs: str) -> list[dict[str, Any]]:
+    text = f"""
+source: {{kind: postgres, url: 'postgresql://u@127.0.0.1:1/x', tables: ['public.*']}}
+log: {{path: log}}
+outputs: [{outputs}]
+"""
+    return list(_check_outputs(parse_config(text, "test", tmp_path, {})))
+
+
+def told(tmp_path: Path, output: str) -> tuple[str, str]:
+    [finding] = found(tmp_path, output)
+    assert finding["check"] == "output o"
+    return finding["level"], finding["message"]
+
+
+@pytest.fixture
+def nobody() -> str:
+    """A port where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_directories(tmp_path: Path) -> None:
+    assert told(tmp_path, "{kind: delta, name: o, path: lake}") == (
+        "ok",
+        f"{tmp_path}/lake will be created",
+    )
+    (tmp_path / "files").mkdir()
+    assert told(tmp_path, "{kind: files, name: o, path: files}") == (
+        "ok",
+        f"{tmp_path}/files can be written",
+    )
+    (tmp_path / "taken").write_text("")
+    level, message = told(tmp_path, "{kind: delta, name: o, path: taken}")
+    assert level == "warning"
+    assert message.endswith("taken is no directory: choose another path")
+
+
+def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path) -> None:
+    assert found(tmp_path, "{kind: files, name: o, path: 's3a://bucket/files'}") == []
+
+
+def test_servers_that_answer(
+    tmp_path: Path, kafka: KafkaServer, database: str, mariadb_server: MariaDbServer
+) -> None:
+    assert told(tmp_path, f"{{kind: kafka, name: o, servers: '{kafka.servers}'}}") == (
+        "ok",
+        f"{kafka.servers} answers: 1 broker",
+    )
+    level, message = told(tmp_path, f"{{kind: postgres, name: o, url: '{database}'}}")
+    assert level == "ok"
+    assert message.startswith("the server accepts the connection: PostgreSQL ")
+    level, message = told(tmp_path, f"{{kind: mysql, name: o, url: '{mariadb_server.url}'}}")
+    assert level == "ok"
+    assert "MariaDB" in message
+    where = kafka.servers  # whatever listens
+    assert told(tmp_path, f"{{kind: http, name: o, url: 'http://{where}/{{table}}'}}") == (
+        "ok",
+        f"{where} accepts connections",
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("kind: kafka, servers: '{}'", "no broker of {} answers"),
+        ("kind: opensearch, urls: ['http://{}']", "OpenSearch at http://{} can't be reached"),
+        ("kind: http, url: 'http://u:secret@{}/{{table}}'", "{} can't be reached"),
+        ("kind: postgres, url: 'postgresql://u:secret@{}/x'", "can't connect"),
+        ("kind: mysql, url: 'mysql://u:secret@{}/x'", "can't connect"),
+    ],
+)
+def test_servers_that_do_not_answer(tmp_path: Path, nobody: str, output: str, why: str) -> None:
+    level, message = told(tmp_path, f"{{name: o, {output.format(nobody)}}}")
+    assert level == "warning"
+    assert why.format(nobody) in message
+    assert "\n" not in message
+    assert "secret" not in message

@@ -76,5 +76,5 @@ def _announced_s(announce: Callable[[], float]) -> float:
     try:
         return announce()
     except TidelogError as error:
-        logger.info("those that stand by could not be told that the leader ends: %s", error)
+        logger.info("the standbys could not be told that the leader ends: %s", error)
         return 0.0

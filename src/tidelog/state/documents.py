@@ -177,7 +177,7 @@ class Documents:
             value = content["value"]
         except (ValueError, KeyError, TypeError):
             raise StateError(
-                f"state {key!r} is none of Tidelog's documents: does something else write there?"
+                f"state {key!r} is not a document of Tidelog's: does something else write there?"
             ) from None
         self._remember(key, held)
         return held, value

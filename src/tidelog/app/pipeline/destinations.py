@@ -56,7 +56,7 @@ def check_alone(config: Config, log: EventLog) -> None:
                     raise ConfigError(
                         f"output {name} writes to the place of output {other} of the pipeline "
                         f"{consumer.name}, where what both write would be twice. Give it another "
-                        "place, or tables of its own. If that pipeline is no more, delete "
+                        "place, or tables of its own. If that pipeline no longer exists, delete "
                         f"consumers/{consumer.name}.json in the event log's directory"
                     )
 

@@ -19,7 +19,7 @@ def directory_ready(path: str) -> str | None:
         return None
     place = Path(path)
     if place.exists() and not place.is_dir():
-        raise OutputRefusedError(f"{path} is no directory: choose another path")
+        raise OutputRefusedError(f"{path} is not a directory: choose another path")
     there = place
     while not there.exists():
         there = there.parent

@@ -44,8 +44,8 @@ class Indices:
             return False
         if len(found) != 1:
             raise OutputRefusedError(
-                f"output {self._output}: alias {alias} stands for {len(found)} indices, it must "
-                "for one"
+                f"output {self._output}: alias {alias} is of {len(found)} indices, it must be "
+                "of one"
             )
         self._behind[alias] = next(iter(found))
         return True

@@ -275,7 +275,7 @@ def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
     """
     micros = _micros_of(texts)
     if micros.null_count != texts.null_count:
-        raise OutputError(f"column {column}: a row's value is no time, as its type says")
+        raise OutputError(f"column {column}: a row's value is not a time, though its type says so")
     return micros
 
 

@@ -57,7 +57,7 @@ def _value(column: Column, text: str | None) -> str | None:
         return _spelled(column, text)
     except ValueError:
         raise ChunkRefusedError(
-            f"no row has such a key: a value is none of column {column.name}'s type"
+            f"no row has such a key: a value is not of column {column.name}'s type"
         ) from None
 
 

@@ -209,7 +209,7 @@ class CaptureSession:
             logger.error("the slot could not be dropped, and the server keeps its log: %s", error)
 
     def end(self) -> None:
-        """As ``stop`` does, to let another lead."""
+        """End as ``stop`` does, to let another process lead."""
         self._ended.set()
 
     def close(self) -> None:
@@ -232,8 +232,8 @@ class CaptureSession:
             self._look_soon.set()
 
     def on_refused(self, seen: TableRefused) -> None:
-        """Told by the engine, on its thread. Stored before the log goes on: what is left out of it
-        has to be dumped.
+        """Called by the engine, on its thread. It is stored before the log goes on: what the log
+        leaves out has to be dumped.
         """
         self._refused.owe(seen.table)
         self._refused.refuse("log", seen.table, seen.refusal)
@@ -379,7 +379,7 @@ class CaptureSession:
 
 
 def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
-    """``within_s`` is of all: several may wait for the same source."""
+    """``within_s`` is for all threads together: several may wait for the same source."""
     deadline = time.monotonic() + within_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

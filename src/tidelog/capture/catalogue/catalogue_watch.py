@@ -82,9 +82,9 @@ class CatalogueWatch:
         self._dump_new = dump_new
         self.earlier_writers = EarlierWriters(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
-        """Told the relations' numbers of tables whose shapes were judged, by table."""
+        """Called with the relation numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
-        """Told all tables that there are, where another one would be dumped as new."""
+        """Called with all existing tables, where any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
         self._begun = False
@@ -279,7 +279,7 @@ class CatalogueWatch:
         return dict(self._kept)
 
     def _last_known(self) -> Mapping[str, str]:
-        """As `_known`, without a request to the store: nobody else writes it while we lead."""
+        """As `_known`, without a request to the store: only the leader writes it."""
         return self._known() if self._kept is None else self._kept
 
     def _keep(self, shapes: dict[str, str]) -> None:

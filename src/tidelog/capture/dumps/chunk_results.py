@@ -37,7 +37,7 @@ TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 
 
 class ChunkResults:
-    """Draws the consequences of a chunk's end. The coordinator's lock is held by who calls."""
+    """Acts on the end of a chunk. The caller holds the coordinator's lock."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class ChunkResults:
         self._halve(task)
 
     def _refuse(self, task: Task, error: SourceError) -> None:
-        """Keys that are to be read again wait until the table can be read."""
+        """Refuse the chunk. Keys to read again wait until the table can be read."""
         if task.dump is None or task.progress is None:
             self._queue.again(task, ChunkInput.AGAIN)
         else:
@@ -237,7 +237,7 @@ class ChunkResults:
         self._store.store(task.dump)
 
     def drop(self, task: Task) -> None:
-        """A chunk of a table that was cancelled or has failed is of no use any more."""
+        """Drop a chunk whose table was cancelled or has failed."""
         task.meet(ChunkInput.DROP)
         self._queue.end(task.window)
         self._tables.release(task.table)

@@ -294,8 +294,8 @@ def _list(key: Key | None) -> list[str | None] | None:
 
 
 class ChunkReaders:
-    """As many threads as are wanted; they are started when there is work, and their connections
-    are closed when fewer are wanted.
+    """The threads that read chunks. They are started when there is work; connections are closed
+    when fewer are wanted.
 
     Args:
         open_reader: a new reader; it connects when it is first used.

@@ -52,7 +52,9 @@ class Window:
     """
     schema_shown: int | None = None
     seeds: int = 0
-    """Of the journal, when the window was registered: it holds what this window can't see."""
+    """The journal's number of seeds when the window was registered: it has what this window can't
+    see.
+    """
     floor: Snapshot | None = None
     """A snapshot taken before the window was registered: its own will see at least as much."""
     status: WindowStatus = WINDOWS.start

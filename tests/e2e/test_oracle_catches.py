@@ -38,8 +38,10 @@ PAUSED = replace(
 )
 CHANGING = replace(PLAIN, chunk_rows=7, mix=Mix(("app.ints", "app.pairs"), bulk=False))
 VANISHED = replace(
-    PLAIN, seconds=2.0, mix=Mix(("app.parts",), ddl=False, truncate=False, vanish=True)
+    PLAIN, seconds=5.0, mix=Mix(("app.parts",), ddl=False, truncate=False, vanish=True)
 )
+"""So long that a dump of the whole table begins before its rows vanish."""
+
 
 SPECS = {
     "nothing_superseded": ONE,

@@ -1,4 +1,4 @@
-"""An engine put together: the arguments choose its mode."""
+"""Builds an engine; the arguments choose its mode."""
 
 from __future__ import annotations
 

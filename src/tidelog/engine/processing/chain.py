@@ -39,7 +39,7 @@ class ProcessorChain:
         return not self.transforms and self.serializer is None
 
     def transformed(self, events: Sequence[Event]) -> list[Event]:
-        """What the transforms leave, in order."""
+        """The events that the transforms leave, in order."""
         if not self.transforms:
             return list(events)
         changed = (self._through(event) for event in events)
@@ -177,7 +177,7 @@ class ProcessorChain:
             raise _told("the serializer", error, left) from error
 
     def _through(self, event: Event) -> Event | None:
-        """Through all transforms; None: one of them left it out."""
+        """The event after all transforms; None: one of them left it out."""
         for transform in self.transforms:
             try:
                 changed = self._transformed(transform, event)

@@ -29,14 +29,14 @@ Told = tuple[int, Any, tuple[Any, ...] | None]
 
 
 class Done(NamedTuple):
-    """What comes back of a job."""
+    """The result of a job."""
 
     told: list[Told]
     letters: list[Letter]
 
 
 class Workers(Protocol):
-    """What does jobs elsewhere. Thread-safe."""
+    """Does jobs outside this process. Thread-safe."""
 
     jobs_are_dear: bool
     """Does a job cost so much that a batch is one for each worker, and no more?"""
@@ -56,13 +56,13 @@ class Workers(Protocol):
         ...
 
     def close(self) -> None:
-        """End them, whatever they do; also if they were not opened."""
+        """End the workers, whatever they do; also if they were not opened."""
         ...
 
 
 @dataclass(frozen=True)
 class EventWork:
-    """What a worker is made with.
+    """What a worker needs for its jobs.
 
     Attributes:
         tolerant: events at which the program's code raises are told, and passed over. They are told

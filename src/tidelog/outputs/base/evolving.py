@@ -1,4 +1,4 @@
-"""What becomes of a destination's columns when those of the source change: the four policies."""
+"""The four policies for a destination's columns when those of the source change."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class HostBusyError(OutputError):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Is that what it comes from?"""
+    """Did Spark fail because what it starts did not come up in time?"""
     found: BaseException | None = error
     while found is not None:
         if _NOT_STARTED in str(found):

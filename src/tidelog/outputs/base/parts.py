@@ -55,8 +55,8 @@ class BatchPlan:
 
 
 def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
-    """By how many of ``count`` tasks each table is read: one, if tasks are about equal without
-    sharing it, for all tasks that share a table decode the whole of it.
+    """How many of ``count`` tasks read each table: one, if tasks are about equal without sharing
+    it, because each task that shares a table decodes all of it.
 
     Args:
         sizes: of each table, in bytes.

@@ -12,7 +12,7 @@ ANSWER_S = 5.0
 
 
 def directory_ready(path: str) -> str | None:
-    """What is found where files are to lie; None of a URL, which only Spark's file systems can
+    """What is found in the directory for files; None for a URL, which only Spark's file systems can
     reach. Raises OutputRefusedError.
     """
     if "://" in path:

@@ -147,12 +147,12 @@ Order = Literal["key", "total", "none"]
 def named(
     default: str, description: str = "Names the output's progress in the state store: keep it."
 ) -> Any:
-    """The field ``name`` of a kind that is called ``default`` where the user does not say."""
+    """The field ``name`` of a kind; ``default`` where the user gives none."""
     return Field(default=default, pattern=r"^[A-Za-z0-9_-]{1,64}$", description=description)
 
 
 class OutputSection(Section):
-    """What all kinds have."""
+    """The options of all kinds of outputs."""
 
     kind: str
     name: str
@@ -164,7 +164,7 @@ class OutputSection(Section):
 
 
 class SteppedSection(OutputSection):
-    """What all kinds have whose rows go through transforms."""
+    """The options of all kinds whose rows go through transforms."""
 
     steps: list[StepSection] = Field(default=[], description="Transforms, in order; see *steps*.")
     on_schema_change: SchemaPolicy = Field(
@@ -176,7 +176,7 @@ class SteppedSection(OutputSection):
 
 
 class ExecutorSection(SteppedSection):
-    """What all kinds have that are written from executors."""
+    """The options of all kinds that are written from executors."""
 
     dead_letter: DeadLetter | None = Field(
         default=None,

@@ -33,7 +33,7 @@ class Indices:
         self._behind: dict[str, str] = {}  # alias → index
 
     def find(self, alias: str) -> bool:
-        """Is the alias there? Raises OutputRefusedError if it is none of ours."""
+        """Is the alias there? Raises OutputRefusedError if it is not one of ours."""
         found = self._cluster.request("GET", path("_alias", alias), absent=True)
         if found is None:
             if self._cluster.request("GET", path(alias), absent=True) is not None:
@@ -96,8 +96,8 @@ class Indices:
     def note(
         self, alias: str, changed: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Put what ``changed`` makes of the notes in their place, as one step, whoever else notes
-        something: pipelines of several sources share indices of joined documents.
+        """Replace the notes by what ``changed`` makes of them, in one step: pipelines of several
+        sources share indices of joined documents.
         """
         for number in range(_NOTE_TRIES):
             try:

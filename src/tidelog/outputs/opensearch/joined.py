@@ -1,4 +1,4 @@
-"""Documents that several tables contribute to: one's rows, and of others what belongs to them.
+"""Documents made of several tables: the rows of one, and the rows of others that belong to them.
 
 Each contribution has a version of its own, kept in the document, a deleted one as well; a script on
 the cluster compares and replaces one contribution, and leaves the others alone. So tables, and

@@ -344,7 +344,7 @@ def _newest_reader(config: Config) -> int:
     path = log_place(config)
     if not EventLog.exists(path):
         return 0
-    # Of all pipelines: one may have another name now, and its destinations compare epochs.
+    # All pipelines count: one may have a new name, and its destinations compare epochs.
     found = Consumers(EventLog.open(path).storage).all()
     return max((each.epoch for each in found), default=0)
 

@@ -105,9 +105,7 @@ def brief(found: Overview) -> list[str]:
 
 
 class ChangedFacts:
-    """Of the facts of `brief`: the first each time, which tells that all goes on; of the others
-    those that are not as they were.
-    """
+    """The facts of `brief` that have changed, and always the first one, which says how things go."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

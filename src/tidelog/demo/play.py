@@ -255,12 +255,12 @@ class Play:
         return bool(self._status.get("updated_ms", 0) > self._started_ms)
 
     def _records(self) -> int:
-        """Of all captures so far."""
+        """The records of all captures so far."""
         its = self._status["capture"]["records"] if self._leads() else 0
         return self._records_before + int(its)
 
     def _dump(self, dump_id: str) -> dict[str, Any] | None:
-        """Of the capture that leads."""
+        """The dump, as the capture that leads tells of it; None if it does not."""
         dumps = self._status.get("dumps") or () if self._leads() else ()
         return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
 

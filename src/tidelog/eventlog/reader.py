@@ -22,7 +22,7 @@ from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
 from tidelog.ports import LastTransaction, SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
-# Of what is read next: a worker holds so much in memory beside what it decodes.
+# Read ahead: a worker holds at most so much in memory beside what it decodes.
 _AHEAD_BYTES: Final = 32 << 20
 _AHEAD_SEGMENTS: Final = 16
 

@@ -76,8 +76,8 @@ class SparkWorkers:
                 raise StoppingError("spark")
             self._running += 1
         try:
-            # Of this thread. Without interrupting tasks: Spark forgets a Python worker whose task
-            # was interrupted, and one that hangs would live on.
+            # The group is this thread's. Tasks are not interrupted: Spark forgets a Python worker
+            # whose task was interrupted, and one that hangs would live on.
             context.setJobGroup(self._name, "events of an engine", interruptOnCancel=False)
             [answer] = context.parallelize([0], 1).map(job).collect()
         except Exception as error:

@@ -224,7 +224,7 @@ def _from_mvn(jars: list[Jar], scratch: Path, told: Told) -> None:
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """Of a file and of the part of it that is there so far, one is counted."""
+    """The bytes of the files, finished or not."""
     total = 0
     for file in files:
         with contextlib.suppress(OSError):  # it was renamed just now

@@ -170,8 +170,8 @@ def _of_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> Dat
 
 
 class _Few:
-    """Of each task's rows (kind, key) at most so many of a kind; the others are counted, with no
-    key.
+    """Keeps at most so many of each task's rows (kind, key) of a kind; the others are counted, with
+    no key.
     """
 
     def __init__(self, most: dict[str, int]) -> None:

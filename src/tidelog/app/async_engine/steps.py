@@ -250,7 +250,7 @@ def _hash(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
 
 
 def _as_text(kept: _Kept, change: Callable[[pa.Array], pa.Array]) -> _Kept:
-    # Of a text of ours the source has no number.
+    # Our texts have no type number in the source.
     column = replace(kept.column, type_id=0, type_mod=-1, type_name="text", logical="text")
     return _Kept(kept.place, column, (*kept.changes, change))
 

@@ -288,7 +288,7 @@ def _repair(
 
     dump_id = f"repair-{new_id().lower()}"
     spelled = [spellings(key, schema, schema.match_key) for key in keys]
-    # Of two spellings the source has one, and the dump of the other would delete its copy.
+    # The source has one of two spellings; a dump of the other would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:

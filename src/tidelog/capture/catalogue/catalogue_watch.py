@@ -176,7 +176,7 @@ class CatalogueWatch:
                 reason = "the table is new"
             else:
                 reason = "its rows may have changed without row events"
-            # Of a new table without a key the dump fails, which says that it can't be dumped.
+            # The dump of a new table without a key fails, which says that it can't be dumped.
             wanted = new or bool(shape.schema.key)
             if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
                 if wanted:

@@ -252,7 +252,7 @@ class AutomaticDumps:
         behind = dumped is not None and reached >= dumped[1]
         if dumped is not None:
             at_dump = TableSchema.from_json(dumped[0])
-            # Of what stands before, only this is known to be no newer than the dump.
+            # Of the earlier schemas, only this one is known to be no newer than the dump.
             if behind or at_dump.fingerprint == schema.fingerprint:
                 previous = at_dump
         reason = None

@@ -46,7 +46,7 @@ OVERDUE_S = 10.0
 FIRST_READ_S = 2.0
 """The first chunk is read alone for no longer than this."""
 HELD_S = 5.0
-"""So long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
+"""How long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
 DDL of the table waits for the transaction, and whatever comes after waits for the DDL.
 """
 

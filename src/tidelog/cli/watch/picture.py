@@ -105,7 +105,7 @@ class Picture:
         return screen(list(self.history.documents), self.view, now_ms, width, height)
 
     def plain_lines(self, now_ms: int) -> None:
-        """Of the newest that has come, if anything has: what has changed."""
+        """Print what has changed in the newest document, if there is one."""
         if self._quiet or not self.history.documents:
             return
         from tidelog.app.overview import overview

@@ -122,7 +122,7 @@ class SignalTable:
             if one.type in DEBEZIUM_WINDOWS:
                 continue
             place = f"table:{self._source}:{one.position}:{one.ordinal}"
-            # Of what is too long to be read no more is kept than shows it.
+            # A text that is too long is kept only as far as it shows that.
             texts = [_cut(text) for text in (one.signal_id, one.type, one.data)]
             length = sum(len(text or "") for text in texts)
             if kept and (len(kept) == KEPT_TOGETHER or size + length > KEPT_LENGTH):

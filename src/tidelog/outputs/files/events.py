@@ -86,7 +86,7 @@ def _before(found: EventColumns) -> pa.StructArray:
         return _only(found.row, found.names, nulls=pc.invert(found.deleted))
     kind = found.before.type
     names = [name for name in found.names if kind.get_field_index(name) >= 0]
-    # Of a created row that took another's key, the old row was told by the delete before.
+    # If a created row took another row's key, the delete before has the old row.
     nulls = pc.or_(found.before.is_null(), pc.equal(found.op, "c"))
     return _only(found.before, names, nulls=nulls)
 

@@ -50,7 +50,7 @@ class Avro:
         if found.before is None:
             before, old = found.row, deleted
         else:
-            # Of a created row that took another's key, the old row was told by the delete before.
+            # If a created row took another row's key, the delete before has the old row.
             created = _bools(pc.equal(found.op, "c"))
             before, old = found.before, _bools(found.before.is_valid()) & ~created
         rows.opened(old)

@@ -58,7 +58,7 @@ class Debezium:
         after = TextCells(rows, where=~(deleted | truncated))
         if found.before is not None:
             olds = json_rows(found.before, table.schema.column_names, None, *how)
-            # Of a created row that took another's key, the old row was told by the delete before.
+            # If a created row took another row's key, the delete before has the old row.
             created = pc.equal(found.op, "c").to_numpy(zero_copy_only=False)
             before = TextCells(olds, where=~created)
         else:

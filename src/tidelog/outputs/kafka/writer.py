@@ -216,7 +216,7 @@ class KafkaWriter(Writer):
         if found is None:
             # Not what other tasks of this very try are writing there.
             ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
-            # Of a message that was refused, and newer ones of its key were not, the rejection may
+            # If a message was refused and newer ones of its key were not, the rejection may
             # be lost with the try that told it.
             each = self._keep_rejected and topic not in self._topics.compacted
             found = self._reader().already_written(

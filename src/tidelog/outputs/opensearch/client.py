@@ -27,7 +27,7 @@ from opensearchpy.exceptions import (
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 
-# Of whole requests and of items: the cluster has no room now, and will have.
+# Status of requests or items: the cluster has no room now, and will have some later.
 BUSY = (429, 503)
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[(\w+)\]")
 _LOGGERS = ("opensearch", "opensearchpy.trace")

@@ -181,7 +181,7 @@ class Indices:
                 },
             )  # fmt: skip
             answer = self._awaited(started["task"])
-            # Of what timed out a part is done; of a task that its node forgot, who knows.
+            # A task that timed out is done in part; of one that its node forgot nothing is known.
             if answer is not None and not (
                 answer["timed_out"] or answer["version_conflicts"] or answer["failures"]
             ):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of a process that plans batches, or of a task, within 10 s (Spark's PythonWorkerFactory).
+# A process for planning, or for a task, within 10 s (Spark's PythonWorkerFactory).
 _NOT_STARTED = "Python worker failed to connect back"
 _BUSY = (
     "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "

@@ -63,7 +63,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""Of the gateway, so that PySpark does not set the level anew, and say so, at each start."""
+"""Sets the gateway's level, so that PySpark does not set it, and say so, at each start."""
 _TOLD_BY_US = """logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager

@@ -123,7 +123,7 @@ class SlotOwner:
         self._note: dict[str, Any] = {}
         self.generation: str | None = None
         self.copy = ""
-        """Of the event log: which of its copies."""
+        """Which copy of the event log."""
 
     @property
     def purpose(self) -> str:

@@ -105,7 +105,7 @@ def brief(found: Overview) -> list[str]:
 
 
 class ChangedFacts:
-    """The facts of `brief` that have changed, and always the first one, which says how things go."""
+    """The facts of `brief` that have changed, and always the first one, which sums them up."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

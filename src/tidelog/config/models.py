@@ -55,7 +55,7 @@ class Log(Section):
     )
     storage_options: dict[str, Option] = Field(
         default={},
-        description="Of the object store, such as `endpoint`, `region`, `access_key_id`, "
+        description="Options of the object store, such as `endpoint`, `region`, `access_key_id`, "
         "`secret_access_key`, `allow_http`; what is not given is taken from the environment "
         "(`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
         examples=[{"region": "eu-central-1"}],
@@ -106,8 +106,8 @@ class State(Section):
     )
     options: dict[str, Option] = Field(
         default={},
-        description="Of the store, such as `user`, `password`, `tls_ca`; each store's page names "
-        "its own. All are treated as secrets.",
+        description="Options of the store, such as `user`, `password`, `tls_ca`; each store's page "
+        "names its own. All are treated as secrets.",
         examples=[{"user": "tidelog", "password": "${STATE_PASSWORD}"}],
     )
 

@@ -49,7 +49,7 @@ class ScheduledDump(Section):
         default=0,
         ge=-100,
         le=100,
-        description="Of several dumps those of the highest are read first, three chunks of four.",
+        description="Dumps of the highest priority are read first: three chunks of four.",
     )
 
     @field_validator("name")

@@ -50,7 +50,7 @@ class KafkaSection(ExecutorSection):
         "`message.prefix.include.list`; `*` stands for any text.",
         examples=[["outbox*"]],
     )
-    format: FormatName = Field(default="debezium", description="Of the messages' values.")
+    format: FormatName = Field(default="debezium", description="The form of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     tombstones: bool = Field(

@@ -54,7 +54,7 @@ class IcebergSection(LakeSection):
     )
     format_version: Literal[2, 3] = Field(
         default=2,
-        description="Of tables that are created. `3`: deletes are deletion vectors, which not all "
+        description="For tables that are created. `3`: deletes are deletion vectors, which not all "
         "readers know.",
     )
 

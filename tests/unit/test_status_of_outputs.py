@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.client import status
+from tidelog.app.overview import overview
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
@@ -118,3 +119,37 @@ def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path
     found = OutputProgress(state, "g", "api")
     assert (found.done, found.rejected, found.columns) == (20, 5, {"public.t": [["id", "int64"]]})
     state.close()
+
+
+def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    book = _Book(built.log, "shop", ["api"], {}, None)
+
+    def noted() -> Delivered:
+        (found,) = Consumers(built.log.storage).all()
+        return found.delivered["api"]
+
+    book.takes_long("api", 5, 400)
+    assert (noted().begun_ms, noted().begun_records) == (5, 400)
+    book.wrote(QueryProgress(0, 0, 5, 400, {}, 0.5, "api"))
+    book.mover("api")(5)
+    done_ms = noted().committed_ms
+    assert noted().begun_ms is None
+    assert done_ms is not None
+    book.takes_long("api", done_ms, 400)  # it was done while that was on its way
+    assert noted().begun_ms is None
+    book.takes_long("api", done_ms + 10_000, 7)
+    assert noted().begun_ms == done_ms + 10_000
+    book.failed("api", OutputError("the API does not answer"))
+    assert noted().begun_ms is None
+
+
+def test_a_batch_of_a_process_that_is_gone_is_not_under_way() -> None:
+    row = {
+        "pipeline": "shop", "output": "api", "state": "following", "offset": 0,
+        "behind_records": 4, "noted_ms": 1, "begun_ms": 3, "begun_records": 4,
+    }  # fmt: skip
+    led = {"pipeline": "shop", "leader": "h:1", "epoch": 1, "since_ms": 0, "standbys": []}
+    for leader, told in (("h:1", 3), (None, None)):
+        status = {"leader": None, "outputs": [row], "pipelines": [led | {"leader": leader}]}
+        assert overview(status, 5).outputs[0].begun_ms == told

@@ -205,8 +205,13 @@ def of_output(output: OutputHealth, *, down: bool = False) -> str:
 
 
 def of_deliveries(output: OutputHealth) -> str:
-    """How its last batch went, how many records it rejected, and what failed last."""
+    """The batch under way if it takes long, how the last one went, how many records it rejected,
+    and what failed last.
+    """
     parts = []
+    if output.begun_ms is not None:
+        records = f"{output.begun_records:,} record{'' if output.begun_records == 1 else 's'}"
+        parts.append(f"a batch of {records} is under way since {_local(output.begun_ms)}")
     if output.committed_ms is not None:
         text = f"last batch at {_local(output.committed_ms)}"
         if output.batch_s is not None and output.records_per_s is not None:

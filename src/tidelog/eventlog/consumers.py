@@ -66,6 +66,8 @@ class Delivered:
         rejected_ms: when it was seen that there are more of them.
         failure: what failed last. It is over if a batch was done since.
         batches, all_records, all_s: of all batches, by whichever process.
+        begun_ms: when the batch began that is under way; told only of one that takes long.
+        begun_records: that it goes through.
     """
 
     records: int = 0
@@ -77,6 +79,8 @@ class Delivered:
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0
+    begun_ms: int | None = None
+    begun_records: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Delivered:

@@ -41,7 +41,10 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     down = leader is None or (age_s or 0.0) > STALE_S
     source = _source(status, (age_s or 0.0) if down else 0.0)
     before = {name: row.get("rows_read", 0) for name, row in dumped_of(status).items()}
-    outputs = tuple(_output(row) for row in status.get("outputs") or ())
+    delivered = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
+    outputs = tuple(
+        _output(row, led=row["pipeline"] in delivered) for row in status.get("outputs") or ()
+    )
     dumps = tuple(
         dumping(dump, written_ms or now_ms, before)
         for each in status.get("dumps") or ()
@@ -123,7 +126,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
     )
 
 
-def _output(row: Mapping[str, Any]) -> OutputHealth:
+def _output(row: Mapping[str, Any], *, led: bool) -> OutputHealth:
     return OutputHealth(
         pipeline=row["pipeline"],
         output=row["output"],
@@ -144,6 +147,8 @@ def _output(row: Mapping[str, Any]) -> OutputHealth:
         batches=row.get("batches") or 0,
         all_records=row.get("all_records") or 0,
         all_s=row.get("all_s") or 0.0,
+        begun_ms=row.get("begun_ms") if led else None,
+        begun_records=row.get("begun_records") or 0,
     )
 
 

@@ -91,6 +91,8 @@ class OutputHealth:
         last_error: what failed last, at ``last_error_ms``; it is over if a batch was done since.
         rejected: records in its dead letters, the last of which were seen at ``rejected_ms``.
         batches, all_records, all_s: of all batches ever, how many, of how many records, how long.
+        begun_ms: since when a batch is under way that takes long; None: none is, or nobody
+            delivers. It goes through ``begun_records``.
     """
 
     pipeline: str
@@ -112,6 +114,8 @@ class OutputHealth:
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0
+    begun_ms: int | None = None
+    begun_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ def _deliveries(told: Delivered) -> dict[str, Any]:
         found |= {"batch_records": told.records, "batches": told.batches}
         found |= {"all_records": told.all_records, "all_s": told.all_s}
         found["records_per_s"] = round(told.records / max(told.batch_s, 0.001), 1)
+    if told.begun_ms is not None:
+        found |= {"begun_ms": told.begun_ms, "begun_records": told.begun_records}
     if told.failure is not None:
         found |= {"failed": told.failure.message, "failed_ms": told.failure.since_ms}
     return found

@@ -106,6 +106,7 @@ def run_pipeline(
         book.failed,
         lost or threading.Event(),
         is_paused,
+        book.takes_long,
     )
     streams = [
         OutputStream(
@@ -190,6 +191,17 @@ class _Book:
             with suppress(TidelogError):  # as above
                 self._register()
 
+    def takes_long(self, output: str, begun_ms: int, records: int) -> None:
+        """A batch is under way, as those who look may want to know by now."""
+        with self._lock:
+            before = self._delivered[output]
+            failed_ms = 0 if before.failure is None else before.failure.since_ms
+            if max(before.committed_ms or 0, failed_ms) >= begun_ms:
+                return  # it has ended meanwhile
+            self._delivered[output] = replace(before, begun_ms=begun_ms, begun_records=records)
+            with suppress(TidelogError):  # as above
+                self._register()
+
     def wrote(self, progress: QueryProgress) -> None:
         """A batch is done; noted when the output moves on."""
         with self._lock:
@@ -205,12 +217,13 @@ class _Book:
                 batches=before.batches + 1,
                 all_records=before.all_records + progress.rows,
                 all_s=round(before.all_s + progress.seconds, 3),
+                begun_ms=None,
             )
 
     def _failed(self, output: str, error: BaseException) -> Stopped:
         message = str(error) if isinstance(error, TidelogError) else "an internal error"
         found = Stopped(type(error).__name__, message, _now_ms())
-        self._delivered[output] = replace(self._delivered[output], failure=found)
+        self._delivered[output] = replace(self._delivered[output], failure=found, begun_ms=None)
         return found
 
     def _register(self) -> None:

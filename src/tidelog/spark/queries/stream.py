@@ -15,6 +15,7 @@ from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import failed_with, find_error
+from tidelog.spark.queries.busy_host import BUSY, HostBusyError, is_busy
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -23,35 +24,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A process for planning, or for a task, within 10 s (Spark's PythonWorkerFactory).
-_NOT_STARTED = "Python worker failed to connect back"
-_BUSY = (
-    "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
-    "Python that has Tidelog"
-)
-
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"  # Spark's error class
 
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
+LONG_S = 10.0
+"""After so long a batch that is under way is told of."""
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
-
-
-class HostBusyError(OutputError):
-    """What Spark starts did not come up in time: nothing is wrong with the output."""
-
-
-def is_busy(error: BaseException) -> bool:
-    """Did Spark fail because what it starts did not come up in time?"""
-    found: BaseException | None = error
-    while found is not None:
-        if _NOT_STARTED in str(found):
-            return True
-        found = found.__cause__
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +61,7 @@ class StreamOptions:
     on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
+    on_long_batch: Callable[[str, int, int], None] = lambda _output, _begun_ms, _records: None
 
 
 class OutputStream:
@@ -147,7 +130,7 @@ class OutputStream:
         except Exception as error:
             if not is_busy(error):
                 raise
-            raise HostBusyError(_BUSY) from error
+            raise HostBusyError(BUSY) from error
         self._prepared = True
 
     def run(self, stop: threading.Event) -> None:
@@ -225,6 +208,7 @@ def _await(
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
             loop.release(query)
+            loop.tell_if_long()
     except Exception as error:
         raise loop.explain(error) from error
     finally:
@@ -236,6 +220,15 @@ def _await(
     ended_by = query.exception()
     if ended_by is not None and not stop.is_set():
         raise loop.explain(ended_by) from ended_by
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A batch that is being written."""
+
+    begun: float  # monotonic
+    begun_ms: int
+    records: int
 
 
 class _Loop:
@@ -264,6 +257,8 @@ class _Loop:
         self._when_released = released
         self._on_progress = options.on_progress
         self._is_paused = options.is_paused
+        self._on_long_batch = options.on_long_batch
+        self._under_way: _UnderWay | None = None
         self._idle = threading.Event()
         self._idle.set()
 
@@ -274,18 +269,27 @@ class _Loop:
         try:
             self._write(frame, batch_id)
         except TidelogError as error:
-            self.failure = HostBusyError(_BUSY) if is_busy(error) else error
+            self.failure = HostBusyError(BUSY) if is_busy(error) else error
             raise
         except Exception as error:
             self.failure = (
-                HostBusyError(_BUSY)
+                HostBusyError(BUSY)
                 if is_busy(error)
                 else find_error(str(error))
                 or OutputError(f"a batch failed with {failed_with(error)}")
             )
             raise
         finally:
+            self._under_way = None
             self._idle.set()
+
+    def tell_if_long(self) -> None:
+        """Once of each batch that takes long. From another thread than the batch's."""
+        found = self._under_way
+        if found is None or time.monotonic() - found.begun < LONG_S:
+            return
+        self._under_way = None
+        self._on_long_batch(self._output.name, found.begun_ms, found.records)
 
     def _wait_while_paused(self) -> None:
         """A batch that is planned is written once the pipeline goes on. It must not seem to be
@@ -303,7 +307,7 @@ class _Loop:
         """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
-            return HostBusyError(_BUSY)
+            return HostBusyError(BUSY)
         if found is None and _TWO_DRIVERS in str(error):
             return OutputError(
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "
@@ -352,6 +356,8 @@ class _Loop:
         if not rows:
             return
         batch = replace(output_batch(self._log, rows), resume=self._resume)
+        records = sum(each.rows for each in batch.tables)
+        self._under_way = _UnderWay(started, time.time_ns() // 1_000_000, records)
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.

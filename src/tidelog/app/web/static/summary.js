@@ -170,6 +170,7 @@ export function showOutputs(found) {
         el("strong", {}, each.output), el("span", { class: "muted" }, ` of ${each.pipeline}`),
         el("div", {}, each.error ? `stopped: ${each.error}` : each.behind_records
           ? `${span(each.lag_s)} late, ${count(each.behind_records)} records to deliver` : "has everything"),
+        each.begun_ms ? el("div", {}, `a batch of ${plural(each.begun_records, "record")} is under way since ${clock(each.begun_ms)}`) : null,
         each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
         each.last_error && !each.error ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,

@@ -30,7 +30,7 @@ _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
 LONG_S = 10.0
-"""After so long a batch that is under way is told of."""
+"""How long a batch is under way before it is reported."""
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
@@ -284,7 +284,7 @@ class _Loop:
             self._idle.set()
 
     def tell_if_long(self) -> None:
-        """Once of each batch that takes long. From another thread than the batch's."""
+        """Report each long batch once. Called from another thread than the batch's."""
         found = self._under_way
         if found is None or time.monotonic() - found.begun < LONG_S:
             return

@@ -50,7 +50,7 @@ def test_the_examples_source_captures_and_checks_how_many_tables(
         )
 
     checked = tidelog("check", str(file), "--json")
-    found = {each["check"]: each for each in map(json.loads, checked.stdout.splitlines())}
+    found = {each["check"]: each for each in json.loads(checked.stdout)["findings"]}
     if most == 1:
         assert found["most_tables"]["level"] == "error"
         assert found["most_tables"]["message"] == "2 tables match, source.most_tables allows 1"

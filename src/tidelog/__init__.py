@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog import errors
-from tidelog._version import __version__
+from tidelog.system.version import __version__
 
 __all__ = [
     "AsyncEngine",
@@ -82,9 +82,9 @@ __all__ = [
 if TYPE_CHECKING:
     from tidelog.app.async_engine.engine import AsyncEngine
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
-    from tidelog.app.capture_group import CaptureGroup
-    from tidelog.app.capture_group import CaptureGroup as Engine
-    from tidelog.app.capture_run import Capture
+    from tidelog.app.capture.group import CaptureGroup
+    from tidelog.app.capture.group import CaptureGroup as Engine
+    from tidelog.app.capture.run import Capture
     from tidelog.app.client import status
     from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.keys import missing_keys
@@ -147,13 +147,13 @@ else:
     # name: module, and the name there; tests/unit/test_public_surface.py keeps it as above
     _LAZY = {
         "AsyncEngine": ("tidelog.app.async_engine.engine", "AsyncEngine"),
-        "Capture": ("tidelog.app.capture_run", "Capture"),
-        "CaptureGroup": ("tidelog.app.capture_group", "CaptureGroup"),
+        "Capture": ("tidelog.app.capture.run", "Capture"),
+        "CaptureGroup": ("tidelog.app.capture.group", "CaptureGroup"),
         "Committer": ("tidelog.engine.ports", "Committer"),
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
-        "Engine": ("tidelog.app.capture_group", "CaptureGroup"),  # its former name
+        "Engine": ("tidelog.app.capture.group", "CaptureGroup"),  # its former name
         "EngineState": ("tidelog.engine.states", "EngineState"),
         "Event": ("tidelog.engine.events", "Event"),
         "Events": ("tidelog.engine.events", "Events"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.app import capture_run, elections
+from tidelog.app import elections
+from tidelog.app.capture import run as capture_run
 from tidelog.capture import leadership
 from tidelog.eventlog import writer
 from tidelog.eventlog.log_files import CHAIN_FILE

@@ -410,6 +410,7 @@ def shrunk(
         lambda s: replace(s, mix=replace(s.mix, ddl=False)),
         lambda s: replace(s, mix=replace(s.mix, bulk=False)),
         lambda s: replace(s, mix=replace(s.mix, truncate=False)),
+        lambda s: replace(s, mix=replace(s.mix, vanish=False)),
         lambda s: replace(s, mix=replace(s.mix, prepared=False)),
         lambda s: replace(s, mix=replace(s.mix, long=False)),
         lambda s: replace(s, maintenance=False),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.e2e.engine_program import FORMS
 from tests.support.oracle.source import OracleSource
-from tests.support.oracle.workload import Mix
+from tests.support.oracle.workload import PARTS, Mix
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,6 @@ FAULTS = (*CAPTURE_FAULTS, "terminate", "restart")
 COMMANDS = ("dump", "pause", "cancel", "options")
 
 
-PARTS = "app.parts"
 NO_PARTS = Mix(("app.ints", "app.pairs", "app.nums", "app.wide", "app.full", "app.coded"))
 """Of an engine's program: that a partition was truncated is told by a dump's end alone, which is no
 event.
@@ -146,6 +145,7 @@ def random_spec(seed: int, source: OracleSource) -> Spec:
             truncate=rng.random() < 0.6,
             ddl=rng.random() < 0.6 and source.alters,
             prepared=source.prepares and rng.random() < 0.6,
+            vanish=seed % 2 == 0,
         ),
         watermarks=source.strategies[seed % len(source.strategies)],
         parallelism=(4, 1, 16)[seed // 3 % 3],

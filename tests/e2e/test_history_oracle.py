@@ -61,7 +61,9 @@ UNNAMED = Spec(
 TAKING_TURNS = Spec(4, SECONDS, parallelism=4, chunk_rows=5000, faults=("restart", "stop"))
 SHORT = {
     "oracle16": {
-        "one-reader": Spec(1, SECONDS, faults=("kill", "terminate"), fault_every_s=1.5),
+        "one-reader": Spec(
+            1, SECONDS, mix=Mix(vanish=True), faults=("kill", "terminate"), fault_every_s=1.5
+        ),
         "messages-4-readers-frozen": Spec(
             2, SECONDS, watermarks="message", parallelism=4, chunk_rows=7, faults=("freeze",)
         ),
@@ -72,7 +74,11 @@ SHORT = {
     "oracle18": {"blocking-server-restarts": replace(TAKING_TURNS, initial="blocking")},
     "oracle_mysql80": {
         "one-reader": Spec(
-            1, SECONDS, mix=XA, faults=("kill", "terminate", "rotate"), fault_every_s=1.5
+            1,
+            SECONDS,
+            mix=replace(XA, vanish=True),
+            faults=("kill", "terminate", "rotate"),
+            fault_every_s=1.5,
         ),
         "gtids-16-readers-frozen": Spec(
             3, SECONDS, watermarks="gtid", parallelism=16, chunk_rows=7, faults=("freeze", "stop")

@@ -37,6 +37,11 @@ PAUSED = replace(
     PLAIN, seconds=8.0, commands=("dump", "pause"), chunk_rows=2, delay_ms=40, mix=Mix(bulk=False)
 )
 CHANGING = replace(PLAIN, chunk_rows=7, mix=Mix(("app.ints", "app.pairs"), bulk=False))
+VANISHED = replace(
+    PLAIN, seconds=5.0, mix=Mix(("app.parts",), ddl=False, truncate=False, vanish=True)
+)
+"""So long that a dump of the whole table begins before its rows vanish."""
+
 
 SPECS = {
     "nothing_superseded": ONE,
@@ -59,7 +64,7 @@ SPECS = {
     "old_keys_ignored": ONE,
     "new_keys_ignored": ONE,
     "moved_keys_ignored": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
-    "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+    "absent_rows_stay": VANISHED,
 }
 
 FEW = Mix(
@@ -77,7 +82,7 @@ MYSQL_SPECS = {
     "log_not_asked_at_start": KILLED,
     "pause_ignored": PAUSED,
     "finalized_too_early": PLAIN,
-    "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+    "absent_rows_stay": VANISHED,
     "bound_read_late": LONG,
     "emitted_at_prepare": replace(PLAIN, mix=Mix(prepared=True)),
     "prepared_before_start_lost": replace(

@@ -52,7 +52,7 @@ def test_directories(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     level, message = told(tmp_path, "{kind: delta, name: o, path: taken}")
     assert level == "warning"
-    assert message.endswith("taken is no directory: choose another path")
+    assert message.endswith("taken is not a directory: choose another path")
 
 
 def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from tidelog.app.alerts import watching
-from tidelog.app.capture_run import Capture
+from tidelog.app.capture.run import Capture
 from tidelog.config import parse_config
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from tidelog import app
-from tidelog.app.capture_run import Capture
+from tidelog.app.capture.run import Capture
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import SetDumpOptions

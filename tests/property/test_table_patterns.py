@@ -18,9 +18,9 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.table_choice import TableChoice
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
+from tidelog.kinds.sections import TablePattern
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.schema import TableName
-from tidelog.sections import TablePattern
 from tidelog.spark.datasource import executor, partitions, segment_rows
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.faulty_network import FaultyNetwork
 
-from tidelog.adapters import STATES
 from tidelog.eventlog.storage.opening import provide_options
+from tidelog.kinds.adapters import STATES
 from tidelog.ports import StateBackend
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extension"

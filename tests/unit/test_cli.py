@@ -418,7 +418,7 @@ def test_reset_changes_nothing_unless_somebody_consents(
     written = capsys.readouterr()
     assert "Dumped again, so that copies are right: 1 table: a.b." in written.out
     assert "Not dumped" not in written.out
-    assert "nothing is changed" in written.err
+    assert "nothing was changed" in written.err
     assert [name for name, _ in runtime.calls] == ["reset_plan"]
     assert invoke("reset", config, "--yes") == 0
     assert [name for name, _ in runtime.calls][1:] == ["reset_plan", "reset"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import alerts, control, engine, kafka, loading, models, schedules
 from tidelog.config.source import SOURCES
+from tidelog.kinds.adapters import OUTPUT_KINDS
 
 
 def sections() -> Iterator[type[BaseModel]]:

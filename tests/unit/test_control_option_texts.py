@@ -35,7 +35,7 @@ def test_options_have_units_and_can_be_off() -> None:
     ("text", "expected"),
     [
         ("chunk_rows", "is not NAME=VALUE"),
-        ("speed=9", "is no option; there are chunk_rows, .*max_select"),
+        ("speed=9", "is not an option; there are chunk_rows, .*max_select"),
         ("delay=soon", "delay: expected a duration"),
         ("max_lag=much", "max_lag: expected a size"),
         ("chunk_rows=many", "chunk_rows: expected a whole number"),

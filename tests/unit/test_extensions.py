@@ -15,28 +15,15 @@ from typing import Any
 
 import pytest
 
-from tidelog.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 from tidelog.config.source import SOURCES
+from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 from tidelog.outputs import registry as configoutputs
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "extension"
 GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
 
-SOURCE = """
-from typing import Literal
-from tidelog.config.source import PostgresSourceSection
-from tidelog.app.sources.postgres import PostgresKind
-
-class Section(PostgresSourceSection):
-    kind: Literal["likepostgres"]
-
-class Kind(PostgresKind):
-    section = Section
-
-class Nothing:
-    section = dict
-"""
+NOTHING = "class Nothing:\n    section = dict\n"
 CONFIG = """
 source: {{kind: {source}, url: "postgresql://u@127.0.0.1:1/d"}}
 log: {{path: ./log}}
@@ -62,9 +49,7 @@ def distribution(site: Path, name: str, groups: Mapping[str, Mapping[str, str]])
 def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
     distribution(site, "tidelog-extension", GROUPS)
-    source = {"likepostgres": "like_postgres:Kind"}
-    distribution(site, "like-postgres", {"tidelog.sources": source})
-    (site / "like_postgres.py").write_text(SOURCE)
+    (site / "nothing.py").write_text(NOTHING)
     return site
 
 
@@ -96,7 +81,7 @@ print(json.dumps(found))
 
 
 def config(**changed: str) -> str:
-    given = {"source": "likepostgres", "state": "folder:state", "output": "lines", "format": "keys"}
+    given = {"source": "limited", "state": "folder:state", "output": "lines", "format": "keys"}
     return CONFIG.format(**given | changed)
 
 
@@ -112,7 +97,7 @@ def test_every_kind_of_ours_has_a_section_and_an_adapter() -> None:
 def test_a_configuration_names_what_others_bring(site: Path) -> None:
     (site / "broken_kind.py").write_text("import no_such_module\n")
     (site / "twice.py").write_text("")
-    broken = {"tidelog.outputs": {"broken": "broken_kind:KIND", "wrong": "like_postgres:Nothing"}}
+    broken = {"tidelog.outputs": {"broken": "broken_kind:KIND", "wrong": "nothing:Nothing"}}
     distribution(site, "broken-kind", broken)
     good, unknown, bad, wrong, formats, state = told(
         site,
@@ -124,8 +109,8 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
         config(format="key"),
         config(state="fold:x"),
     )
-    for part in ("LinesSection(", "like_postgres.Section(", "format='keys'", "folder:/base/state"):
-        assert part.removeprefix("like_postgres.") in good
+    for part in ("LinesSection(", "LimitedSection(", "format='keys'", "folder:/base/state"):
+        assert part in good
     assert "outputs[0].kind: expected 'delta'," in unknown
     assert "or 'lines', not 'line'" in unknown  # what is broken is offered to nobody
     assert "of broken-kind (broken_kind:KIND) can't be loaded: ModuleNotFoundError" in bad
@@ -138,10 +123,10 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
 
 
 def test_two_that_bring_one_name_are_told(site: Path) -> None:
-    distribution(site, "kafka-again", {"tidelog.formatters": {"avro": "like_postgres:Kind"}})
+    distribution(site, "kafka-again", {"tidelog.formatters": {"avro": "nothing:Nothing"}})
     code = """
 import json
-from tidelog.adapters import FORMATTERS
+from tidelog.kinds.adapters import FORMATTERS
 from tidelog.errors import ConfigError
 try:
     FORMATTERS.get("debezium")
@@ -160,7 +145,7 @@ def test_commands_find_the_state_store_and_the_source(site: Path, tmp_path: Path
     code = """
 import json, sys
 from tidelog import status, load_config
-from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
+from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.control.commands import PauseSnapshot
 from tidelog.ports import FormatOptions
 from tidelog.app.client import send_command
@@ -181,7 +166,7 @@ print(json.dumps([
     epoch, again, leader, documents, kind, form, place = told(
         site, code, str(tmp_path / "tidelog.yaml")
     )
-    assert (epoch, again, leader, kind, form) == (7, None, "me", "Kind", "Keys")
+    assert (epoch, again, leader, kind, form) == (7, None, "me", "LimitedPostgres", "Keys")
     assert documents >= 2  # the command and the election
     assert (tmp_path / "state" / "state.json").exists()
     assert place.endswith("/lines")

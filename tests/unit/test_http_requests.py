@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.outputs.http.requests import Body, Messages, arranged, cut, key_of
+from tidelog.outputs.http.requests import Body, RequestMessages, arranged, cut, key_of
 
 
 def rows(messages: list[tuple[int, int]]) -> pa.RecordBatch:
@@ -24,7 +24,7 @@ def rows(messages: list[tuple[int, int]]) -> pa.RecordBatch:
 
 def requests(messages: list[tuple[int, int]], parts: list[int], body: Body) -> list[bytes]:
     """The requests if messages come ``parts`` at a time."""
-    found: list[Messages] = []
+    found: list[RequestMessages] = []
     waiting = rows([])
     at = 0
     for size in [*parts, len(messages)]:

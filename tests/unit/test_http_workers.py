@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 
 from tidelog.app.metrics import routes as metrics
 from tidelog.control.channels import rest
-from tidelog.control.channels.workers import BusyError, SilentError, Workers
+from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
 
 
 def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
-    go_on, workers = threading.Event(), Workers(2)
+    go_on, workers = threading.Event(), RequestWorkers(2)
 
     async def work() -> None:
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
 
 
 def test_the_loop_goes_on_meanwhile() -> None:
-    go_on, workers = threading.Event(), Workers(1)
+    go_on, workers = threading.Event(), RequestWorkers(1)
 
     async def other() -> None:
         go_on.set()  # only a loop that is free comes here
@@ -57,7 +57,7 @@ def test_the_loop_goes_on_meanwhile() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError()])
 def test_what_fails_is_raised(error: Exception) -> None:
-    workers = Workers(1)
+    workers = RequestWorkers(1)
 
     def fail() -> None:
         raise error
@@ -74,7 +74,7 @@ def test_what_fails_is_raised(error: Exception) -> None:
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
-    ended, workers = threading.Event(), Workers(1)
+    ended, workers = threading.Event(), RequestWorkers(1)
 
     def late() -> None:
         time.sleep(0.2)
@@ -89,7 +89,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
 
 
 def test_a_process_without_threads_left_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers(1)
+    workers = RequestWorkers(1)
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

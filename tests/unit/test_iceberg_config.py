@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.pipeline.run import check_spark
+from tidelog.app.pipeline.installed import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.outputs.lake.iceberg_table import Partition

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.notify import HISTORY, Notifier
+from tidelog.app.capture.notify import HISTORY, Notifier
 from tidelog.capture.notifications import Notification, NotificationType
 
 

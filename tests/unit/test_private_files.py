@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.notify import Notifier
+from tidelog.app.capture.notify import Notifier
 from tidelog.app.preflight import check_modes
 from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.adapters import SOURCE_KINDS
 from tidelog.app.sources import kinds
 from tidelog.config import parse_config
 from tidelog.config.source import SOURCES
 from tidelog.errors import MissingExtraError
+from tidelog.kinds.adapters import SOURCE_KINDS
 
 CONFIG = "source: {{kind: {kind}, url: '{kind}://u@127.0.0.1:1/shop'}}\nlog: {{path: ./log}}\n"
 
@@ -20,7 +20,7 @@ CONFIG = "source: {{kind: {kind}, url: '{kind}://u@127.0.0.1:1/shop'}}\nlog: {{p
 LOADED = """
 import sys
 from pathlib import Path
-from tidelog.adapters import SOURCE_KINDS
+from tidelog.kinds.adapters import SOURCE_KINDS
 from tidelog.config import parse_config
 from tidelog.app.sources.kinds import source_kind
 source_kind(parse_config(sys.argv[1], "tidelog.yaml", Path("."), {}))

@@ -1,7 +1,7 @@
-"""Wires adapters to ports, alone in that; what the command line and embedding programs call."""
+"""Connects adapters to ports; the command line and embedding programs call it."""
 
-from tidelog.app.capture_group import CaptureGroup, capture_databases
-from tidelog.app.capture_run import Capture, capture
+from tidelog.app.capture.group import CaptureGroup, capture_databases
+from tidelog.app.capture.run import Capture, capture
 from tidelog.app.checked import note_check
 from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized

@@ -1,4 +1,4 @@
-"""What `check` found last, kept for the web page: without passwords, whoever checked."""
+"""The last result of `check`, kept for the web page without passwords."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def note(config: Config, found: Mapping[str, Any]) -> None:
 
 
 def note_check(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
-    """The same, of who only wants to know what was found: a store that is away, or is not theirs to
-    write to, is no failure, and one that hangs is not waited for.
+    """As `note`, for a caller that only wants the findings. A store that is away, hangs, or may not
+    be written to is no failure.
     """
 
     def keep() -> None:

@@ -34,7 +34,7 @@ def pipeline_lease(name: str) -> str:
 
 
 def handover_key(lease: str) -> str:
-    """Of the document that says who is to lead next."""
+    """The key of the document that names the next leader."""
     return HANDOVER_KEY if lease == LEASE_NAME else f"{HANDOVER_KEY}-{lease}"
 
 
@@ -189,7 +189,7 @@ class LogElection:
         self._not_before = time.monotonic() + PATIENCE_S
 
     def _has_gone_first(self) -> bool:
-        """Does another lead by now? Then nobody is to be let go first any more."""
+        """Does another process lead by now? Then nobody has to be let go first."""
         if not self._is_time_to_look():
             return False
         if self._election.leader() in (None, self._holder):
@@ -229,8 +229,8 @@ class LogElection:
         return None if found is None else found.value
 
     def _is_our_turn(self) -> bool:
-        """Has nobody led for as long as those in preferred zones go before us, or is the lease
-        left to us by name?
+        """Has the lease been free for as long as preferred zones have priority, or is it left to us
+        by name?
         """
         now = time.monotonic()
         if not self._is_time_to_look():
@@ -306,8 +306,8 @@ def acquired(
     remedy: str = "stop it, and those that stand by, first",
     stop: threading.Event | None = None,
 ) -> Lease:
-    """The lease, for a command that no other may disturb. One that nobody renews is waited for:
-    that its holder was killed on another host shows in nothing else.
+    """The lease, for a command that must be alone. A lease that is not renewed is waited for:
+    nothing else shows that its holder was killed on another host.
 
     Args:
         election: may have a ``patience_s``, for how long the lease that it found may still run.
@@ -344,7 +344,7 @@ def _newest_reader(config: Config) -> int:
     path = log_place(config)
     if not EventLog.exists(path):
         return 0
-    # Of all pipelines: one may have another name now, and its destinations compare epochs.
+    # All pipelines count: one may have a new name, and its destinations compare epochs.
     found = Consumers(EventLog.open(path).storage).all()
     return max((each.epoch for each in found), default=0)
 

@@ -9,7 +9,8 @@ from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.databases import of_one_database
 from tidelog.eventlog.log_files import LOG_FILE
-from tidelog.eventlog.storage.opening import is_url, provide_options
+from tidelog.eventlog.storage.opening import provide_options
+from tidelog.model.log_places import is_url
 from tidelog.ports import StateStore
 
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents

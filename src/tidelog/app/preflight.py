@@ -9,17 +9,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from tidelog.adapters import OUTPUT_KINDS
-from tidelog.app.channels import check_channels, notification_place, signal_place
+from tidelog.app.capture.channels import check_channels, notification_place, signal_place
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.run import check_installed, check_spark
+from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
-from tidelog.eventlog.storage.opening import is_url, storage_at
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.model.log_places import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
@@ -96,7 +97,7 @@ def _check_disk(config: Config) -> dict[str, Any]:
 
 
 def check_modes(config: Config) -> Iterator[dict[str, Any]]:
-    """Can users of this machine read rows and state that are none of theirs?"""
+    """Can other users of this machine read rows and state?"""
     places = {"state": state_path(config.state.place)}
     if not is_url(config.log.path):
         places["log"] = Path(config.log.path)

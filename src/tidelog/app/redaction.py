@@ -1,11 +1,11 @@
-"""Texts without what logs in."""
+"""Removes passwords and keys from texts."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from tidelog.sections import SecretUrl
+from tidelog.kinds.sections import SecretUrl
 
 _USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
 _KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)

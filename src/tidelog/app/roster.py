@@ -1,5 +1,5 @@
-"""Who stands by, and who would lead if it could: a document of each such process, for `tidelog
-status` and handovers.
+"""The processes that stand by, or can't lead: each writes a document, for `tidelog status` and
+handovers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEEP_MS: Final = 86_400_000
 
 
 PIPELINE_PREFIX: Final = "pipeline/"
-"""Of the documents that tell who leads each pipeline, or led it last."""
+"""Prefix of the documents that say who leads each pipeline, or led it last."""
 
 
 def this_holder() -> str:
@@ -31,7 +31,7 @@ def this_holder() -> str:
 
 
 def of_pipeline(name: str) -> str:
-    """Where those are that stand by for the pipeline of this name."""
+    """Prefix of the documents of processes that stand by for the pipeline of this name."""
     return f"pipeline-{PREFIX}{name}/"
 
 
@@ -57,7 +57,7 @@ class Roster:
         self._told = False
 
     def stand_by(self, trouble: str = "") -> None:
-        """To be called often. ``trouble``: why it can't lead, which it tries again and again."""
+        """Call it often. ``trouble``: why this process can't lead although it tries."""
         now = time.monotonic()
         if now < self._tell_at and trouble == self._value["trouble"]:
             return

@@ -1,4 +1,4 @@
-"""Which columns tables had where: what is stored, and what is told by hand."""
+"""The versions of tables' columns: those that are stored, and those given by hand."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
     except ValueError as error:
         raise UsageError(f"--table: {error}") from None
     if not matches(config.source.tables, name):
-        raise UsageError(f"--table: {table} is none of source.tables; check its spelling")
+        raise UsageError(f"--table: {table} is not one of source.tables; check its spelling")
     state = open_state(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)

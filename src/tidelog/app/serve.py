@@ -1,4 +1,4 @@
-"""What tells of a capture beside it, from its start to its end: the HTTP interface above all."""
+"""The services beside a capture, from its start to its end: above all the HTTP interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From one state store to another, while no capture runs."""
+"""Copies one state store to another, while no capture runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.errors import UsageError
 from tidelog.eventlog.led_by import STORE_KEY
+from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
-from tidelog.sections import StateUrl
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
 
 COPYING: Final = "copying"

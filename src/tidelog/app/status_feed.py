@@ -18,11 +18,11 @@ OnStatus = Callable[[dict[str, Any]], None]
 
 
 def ignore(_status: dict[str, Any]) -> None:
-    """Nobody wants to know."""
+    """The default of callbacks: does nothing."""
 
 
 class StatusFeed:
-    """`StatusReader` for who looks all the time. A context manager, for one thread.
+    """A `StatusReader` for callers that look all the time. A context manager, for one thread.
 
     Attributes:
         ask_every_s: seconds between two looks; longer for a store whose requests are paid for.

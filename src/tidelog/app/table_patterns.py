@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def unmatched(patterns: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """Patterns that name none of the source's tables: misspelled, or their tables are to come."""
+    """Patterns that match no table of the source: misspelled, or of tables to come."""
     return [pattern for pattern in patterns if not catalogue.tables([pattern])]
 
 

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.capture.buffer import (
-    ChunkItem,
-    ControlItem,
-    Item,
-    OutputBuffer,
-    PositionItem,
-)
+from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
 from tidelog.capture.dumps.actions import acquired
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.emitted_log import EmittedLog

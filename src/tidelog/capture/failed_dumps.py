@@ -20,7 +20,7 @@ from tidelog.capture.dumps.tables import is_own
 FIRST_MS = 60_000
 LAST_MS = 3_600_000
 REST = 20
-"""So many times as long as it read a table that failed rests."""
+"""A table that failed rests for so many times the time that it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Farewell:
 
 
 def end_later(end: Callable[[], None], announce: Callable[[], float] | None) -> None:
-    """`end` a session that is to be led by another, once it was said and seen."""
+    """Calls `end` for a session that another process will lead, once standbys have been told."""
     wait_s = 0.0 if announce is None else _announced_s(announce)
     if not wait_s:
         end()
@@ -76,5 +76,5 @@ def _announced_s(announce: Callable[[], float]) -> float:
     try:
         return announce()
     except TidelogError as error:
-        logger.info("those that stand by could not be told that the leader ends: %s", error)
+        logger.info("the standbys could not be told that the leader ends: %s", error)
         return 0.0

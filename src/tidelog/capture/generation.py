@@ -1,4 +1,4 @@
-"""What of the state belongs to one event log."""
+"""The documents of the state that belong to one event log."""
 
 from __future__ import annotations
 

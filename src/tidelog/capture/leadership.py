@@ -102,8 +102,8 @@ class LeaseKeeper:
 
     @property
     def announce(self) -> Callable[[], float] | None:
-        """Says that the lease will be given back; how long to lead on then. None: nobody looks so
-        seldom that it need be told.
+        """Announces that the lease will be given back; returns how long to lead on. None: all
+        standbys look often enough without it.
         """
         announce: Callable[[Lease], float] | None = getattr(self._election, "announce", None)
         return None if announce is None else lambda: announce(self._lease)

@@ -60,7 +60,7 @@ class Notification:
     data: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As Debezium writes it."""
+        """The notification as Debezium writes it."""
         return {
             "id": self.dump_id,
             "aggregate_type": self.aggregate_type,

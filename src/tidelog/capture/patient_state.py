@@ -1,4 +1,4 @@
-"""A state store that is waited for while it is away: the lease says how long, nobody else.
+"""Waits for a state store that is away. Only the lease limits how long.
 
 What dumps and the catalogue's watch store stands in the way of no record. If they ended the
 leadership when the store does not answer, nobody could lead before it does, and the log would stand

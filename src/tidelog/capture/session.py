@@ -7,16 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from tidelog.capture.activity.log import Activity
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import bind
+from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
 from tidelog.capture.patient_state import PatientState
 from tidelog.capture.start_dumps import AtStart, StartDumps
@@ -54,7 +54,8 @@ CONSENT_KEY = "log-gap-consent"
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3
-"""So long others have to end before the lease is given back: they store what they know."""
+"""How long other threads have to end, and to store what they know, before the lease is given back.
+"""
 ACT_S = 5.0
 """The same, while a command is acted on."""
 COMMANDS = "tidelog-commands"
@@ -73,27 +74,6 @@ TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
 """The same, of commands."""
-
-
-@dataclass(slots=True)
-class Housekeeping:
-    """What is done beside the log.
-
-    Attributes:
-        commands: take signals in and act on commands that wait; on a thread of their own.
-        maintain: roll up, retain, quarantine.
-        on_status: told the status document now and then.
-        activity: counts what is appended.
-        troubles: what of the channels does not work, for that document.
-        look_every_s: see `tidelog.ports.StateBackend`.
-    """
-
-    commands: Callable[[], None]
-    maintain: Callable[[], None]
-    on_status: Callable[[dict[str, Any]], None]
-    activity: Activity
-    troubles: Callable[[], list[dict[str, Any]]]
-    look_every_s: float = 0.0
 
 
 class CaptureSession:
@@ -229,7 +209,7 @@ class CaptureSession:
             logger.error("the slot could not be dropped, and the server keeps its log: %s", error)
 
     def end(self) -> None:
-        """As ``stop`` does, to let another lead."""
+        """End as ``stop`` does, to let another process lead."""
         self._ended.set()
 
     def close(self) -> None:
@@ -252,8 +232,8 @@ class CaptureSession:
             self._look_soon.set()
 
     def on_refused(self, seen: TableRefused) -> None:
-        """Told by the engine, on its thread. Stored before the log goes on: what is left out of it
-        has to be dumped.
+        """Called by the engine, on its thread. It is stored before the log goes on: what the log
+        leaves out has to be dumped.
         """
         self._refused.owe(seen.table)
         self._refused.refuse("log", seen.table, seen.refusal)
@@ -399,7 +379,7 @@ class CaptureSession:
 
 
 def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
-    """``within_s`` is of all: several may wait for the same source."""
+    """``within_s`` is for all threads together: several may wait for the same source."""
     deadline = time.monotonic() + within_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

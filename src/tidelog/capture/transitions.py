@@ -76,14 +76,6 @@ class Transitions(Generic[S, I]):
         left = {state for state, _news, then in self.moves() if then is not state}
         return {then for _state, _news, then in self.moves()} - left
 
-    def reachable(self) -> set[S]:
-        """The states that one that has just begun may come to, its first one included."""
-        found, fresh = {self.start}, {self.start}
-        while fresh:
-            fresh = {then for state, _news, then in self.moves() if state in fresh} - found
-            found |= fresh
-        return found
-
 
 def _name(member: Enum) -> str:
     return member.name.lower().replace("_", " ")

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog._version import __version__
 from tidelog.cli import client, control, dump, init, inspect, reset, state, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import FORMATS
+from tidelog.system.version import __version__
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "Run": {

@@ -108,7 +108,7 @@ def cancel(
 
 
 def _which(config: Config, file: Path, *, as_json: bool) -> str | None:
-    """The dump that is to be cancelled; None: none runs, or whoever was asked wants none."""
+    """The dump to cancel; None: none runs, or the person asked wants none."""
     from tidelog import app
     from tidelog.cli.watch.dumps import unfinished
     from tidelog.cli.watch.waiting import sentence

@@ -10,9 +10,7 @@ from tidelog.system.fetching import Fetching
 
 
 def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
-    """Of what comes over the network first, of what it is about, or of a table that is about to be
-    compared.
-    """
+    """What `verify` downloads first, and then the table that it compares, as facts."""
     fetching = document.get("fetching")
     if isinstance(fetching, Fetching):
         if fetching.done:

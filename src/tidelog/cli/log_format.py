@@ -42,4 +42,4 @@ FORMATS: dict[str, logging.Formatter] = {
     "text": OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"),
     "json": JsonLines(),
 }
-"""By what ``--log-format`` says."""
+"""The formatters for the values of ``--log-format``."""

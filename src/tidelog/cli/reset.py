@@ -36,7 +36,7 @@ def reset(
             terminal.say_in_words(line)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("nothing is changed: nobody can be asked here. With --yes it is done")
+            raise UsageError("nothing was changed: no one can be asked here. Add --yes to do it")
         if not typer.confirm("Go on without what is lost?"):
             terminal.say("nothing is changed")
             return

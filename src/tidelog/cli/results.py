@@ -15,7 +15,7 @@ Details = Mapping[str, Any]
 
 
 def sentences(kind: str, details: Details) -> list[str]:
-    """Of a command's outcome. Of a kind that has no sentence: a line for each of its details.
+    """The sentences about a command's outcome; without one, a line for each detail.
 
     Args:
         kind: `tidelog.control.commands.Command.type`.

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         Delivering,
         Drop,
         Dumping,
-        Output,
+        OutputHealth,
         Overview,
         Problem,
-        Source,
+        SourceHealth,
         Verified,
     )
 
@@ -75,7 +75,7 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
-    """So many that none hides behind a thousand of another kind."""
+    """At most so many of each kind, so that none hides another kind."""
     kinds: Counter[str] = Counter()
     found = []
     for problem in problems:
@@ -105,9 +105,7 @@ def brief(found: Overview) -> list[str]:
 
 
 class ChangedFacts:
-    """Of the facts of `brief`: the first each time, which tells that all goes on; of the others
-    those that are not as they were.
-    """
+    """The facts of `brief` that have changed, and always the first one, which sums them up."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -186,15 +184,15 @@ def of_source(found: Overview) -> str:
     return "; ".join(parts) or "not asked yet"
 
 
-def _late(source: Source) -> str:
+def _late(source: SourceHealth) -> str:
     late = brief_span((source.lag_s or 0.0) * 1000)
     if source.silent_s:
         return f"up to {late} behind"
     return "up to date" if (source.lag_s or 0.0) < 1 else f"{late} behind"
 
 
-def of_output(output: Output, *, down: bool = False) -> str:
-    """How late an output is. ``down``: capture is, so that nobody knows what else there is."""
+def of_output(output: OutputHealth, *, down: bool = False) -> str:
+    """How late an output is. ``down``: capture is down, so newer changes are not known."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
@@ -206,7 +204,7 @@ def of_output(output: Output, *, down: bool = False) -> str:
     return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
 
 
-def of_deliveries(output: Output) -> str:
+def of_deliveries(output: OutputHealth) -> str:
     """The batch under way if it takes long, how the last one went, how many records it rejected,
     and what failed last.
     """
@@ -271,7 +269,7 @@ def closing(found: Overview) -> str:
 
 
 def _local(at_ms: int) -> str:
-    """Of this machine's time zone; with the date if it is another day."""
+    """The time in this machine's time zone; with the date if it is another day."""
     at = time.localtime(at_ms / 1000)
     today = time.localtime()
     same_day = (at.tm_year, at.tm_yday) == (today.tm_year, today.tm_yday)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
+from tidelog.kinds.sections import Milliseconds, Section
 from tidelog.outputs.base.sections import Headers
-from tidelog.sections import Milliseconds, Section
 
 
 class _Alert(Section):

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from tidelog.config.alerts import AnyAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka
 from tidelog.config.otlp import Otlp
-from tidelog.sections import LocalPath, Section
+from tidelog.kinds.sections import LocalPath, Section
 
 
 class Rest(Section):
@@ -61,7 +61,7 @@ class Rest(Section):
     @model_validator(mode="after")
     def _viewers_are_not_operators(self) -> Rest:
         if self.viewer_token is not None and self.viewer_token == self.token:
-            raise ValueError("viewer_token must not be token: who has it could act")
+            raise ValueError("viewer_token must differ from token: a viewer could act with it")
         return self
 
 

@@ -9,14 +9,14 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tidelog.config.models import Config
 from tidelog.errors import ConfigError
-from tidelog.sections import SecretUrl, StateUrl
+from tidelog.kinds.sections import SecretUrl, StateUrl
 
 _PLAIN: Final = re.compile(r"[a-z0-9_]{1,30}")
 _LONGEST_SLOT: Final = 63
 
 
 def databases_of(config: Config) -> list[str]:
-    """Those of ``source.databases``; empty: the configuration is of one database."""
+    """The databases of ``source.databases``; empty: the configuration has one database."""
     return list(getattr(config.source, "databases", ()))
 
 
@@ -69,7 +69,7 @@ def of_each_database(config: Config) -> dict[str, Config]:
 
 
 def of_one_database(config: Config) -> Config:
-    """``config``. Raises ConfigError if it is of several databases."""
+    """Returns ``config``. Raises ConfigError if it has several databases."""
     names = databases_of(config)
     if names:
         raise ConfigError(

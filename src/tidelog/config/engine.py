@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidelog.sections import LocalPath, Milliseconds, Section
+from tidelog.kinds.sections import LocalPath, Milliseconds, Section
 
 
 class EngineSection(Section):
@@ -47,7 +47,9 @@ class EngineSection(Section):
         "given up at once.",
     )
     errors_max_retries: int = Field(
-        default=-1, ge=-1, description="Of an error that may pass. -1: without end."
+        default=-1,
+        ge=-1,
+        description="How often an error that may pass is tried again. -1: without end.",
     )
     errors_retry_delay_initial_ms: Milliseconds = Field(
         default=300, ge=1, description="Before the first retry; doubled before each further one."

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidelog.sections import LibrdkafkaSettings, Section
+from tidelog.kinds.sections import LibrdkafkaSettings, Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 

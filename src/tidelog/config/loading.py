@@ -16,15 +16,15 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
-from tidelog.brought import add_sections, section_of
 from tidelog.config.file import MarkedData, read_yaml
 from tidelog.config.models import SECTIONS, Config
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
+from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS
+from tidelog.kinds.brought import add_sections, section_of
+from tidelog.kinds.registry import Registry
+from tidelog.kinds.sections import Section
 from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSection
-from tidelog.registry import Registry
-from tidelog.sections import Section
 
 
 def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:

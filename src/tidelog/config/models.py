@@ -19,13 +19,7 @@ from tidelog.config.control import Control
 from tidelog.config.engine import EngineSection
 from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
-from tidelog.eventlog.storage.opening import is_url
-from tidelog.model.dump_options import DumpOptions
-from tidelog.outputs.registry import (
-    AnyOutput,
-    DeltaSection,
-)
-from tidelog.sections import (
+from tidelog.kinds.sections import (
     Bytes,
     Duration,
     Location,
@@ -35,6 +29,12 @@ from tidelog.sections import (
     StateUrl,
     as_text,
     base_directory,
+)
+from tidelog.model.dump_options import DumpOptions
+from tidelog.model.log_places import is_url
+from tidelog.outputs.registry import (
+    AnyOutput,
+    DeltaSection,
 )
 from tidelog.state.opening import checked_url, sparing
 
@@ -55,7 +55,7 @@ class Log(Section):
     )
     storage_options: dict[str, Option] = Field(
         default={},
-        description="Of the object store, such as `endpoint`, `region`, `access_key_id`, "
+        description="Options of the object store, such as `endpoint`, `region`, `access_key_id`, "
         "`secret_access_key`, `allow_http`; what is not given is taken from the environment "
         "(`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
         examples=[{"region": "eu-central-1"}],
@@ -106,8 +106,8 @@ class State(Section):
     )
     options: dict[str, Option] = Field(
         default={},
-        description="Of the store, such as `user`, `password`, `tls_ca`; each store's page names "
-        "its own. All are treated as secrets.",
+        description="Options of the store, such as `user`, `password`, `tls_ca`; each store's page "
+        "names its own. All are treated as secrets.",
         examples=[{"user": "tidelog", "password": "${STATE_PASSWORD}"}],
     )
 
@@ -199,7 +199,7 @@ class CaptureSection(Section):
 
     @property
     def handicap_s(self) -> float:
-        """So long this process waits before it takes over."""
+        """How long this process waits before it takes over."""
         preferred = not self.prefer_zones or self.zone in self.prefer_zones
         return 0.0 if preferred else self.takeover_delay_ms / 1000
 

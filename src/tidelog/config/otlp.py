@@ -6,8 +6,8 @@ import re
 
 from pydantic import Field, field_validator
 
+from tidelog.kinds.sections import Milliseconds, SecretUrl, Section
 from tidelog.outputs.base.sections import Headers
-from tidelog.sections import Milliseconds, SecretUrl, Section
 
 
 class Otlp(Section):

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
 from tidelog.errors import UsageError
-from tidelog.sections import Section
+from tidelog.kinds.sections import Section
 
 FIELDS = 5
 
@@ -49,7 +49,7 @@ class ScheduledDump(Section):
         default=0,
         ge=-100,
         le=100,
-        description="Of several dumps those of the highest are read first, three chunks of four.",
+        description="Dumps of the highest priority are read first: three chunks of four.",
     )
 
     @field_validator("name")

@@ -7,10 +7,9 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tidelog.brought import OneOf
 from tidelog.errors import ConfigError
-from tidelog.model.mysql_urls import SCHEMES, parse_url
-from tidelog.sections import (
+from tidelog.kinds.brought import OneOf
+from tidelog.kinds.sections import (
     Bytes,
     LocalPath,
     MySqlName,
@@ -20,6 +19,7 @@ from tidelog.sections import (
     SlotName,
     TablePattern,
 )
+from tidelog.model.mysql_urls import SCHEMES, parse_url
 
 _TABLES: Any = Field(
     default=["*.*"],

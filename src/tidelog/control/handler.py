@@ -240,7 +240,7 @@ class Actor:
         choice: TableChoice,
         shapes: dict[TableName, TableSchema],
     ) -> dict[str, Any]:
-        """What of the tables is dumped and how: arguments of `DumpCoordinator.request`."""
+        """Which rows of the tables are dumped and how: arguments of `DumpCoordinator.request`."""
         scope: dict[str, Any] = {}
         if command.mode != "incremental":
             scope["mode"] = command.mode

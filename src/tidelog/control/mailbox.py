@@ -209,8 +209,8 @@ class Mailbox:
         return handled
 
     def _waiting(self) -> list[str]:
-        """A store that is away is asked again: nothing was begun, and the log need not wait. That
-        it is away is told by who renews the lease.
+        """Try again while the store is away: nothing was begun, and the log need not wait. The
+        lease's keeper reports that it is away.
         """
         try:
             return self._state.keys(_COMMANDS)

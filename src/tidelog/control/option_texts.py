@@ -15,7 +15,7 @@ _READ = {"ms": parse_milliseconds, "bytes": parse_bytes}
 
 
 def short(option: str) -> str:
-    """As people type it: the unit stands with the value."""
+    """As people type it: the value with its unit."""
     name, _, unit = option.rpartition("_")
     return name if unit in _READ else option
 
@@ -36,7 +36,7 @@ def parse_options(texts: Sequence[str]) -> SetDumpOptions:
             raise UsageError(f"{text!r} is not NAME=VALUE, such as chunk_rows=5000")
         option = _OPTIONS.get(name, name)
         if option not in RunTimeOptions.model_fields:
-            raise UsageError(f"{name!r} is no option; there are {', '.join(_OPTIONS)}")
+            raise UsageError(f"{name!r} is not an option; there are {', '.join(_OPTIONS)}")
         read = _READ.get(option.rpartition("_")[2], int)
         if value == "off":
             value = "0"

@@ -50,7 +50,7 @@ _TOKEN = re.compile(
 
 
 def checked(condition: str) -> str:
-    """The condition, if it is of the grammar.
+    """Returns the condition if the grammar allows it.
 
     Raises:
         ValueError: says what it may not hold; never the condition.

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog import Config, ExecuteSnapshot, app
+from tidelog.app.dumps.chunks import chunks_of
 from tidelog.capture.start_dumps import INITIAL_DUMP
-from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.background import InBackground
 from tidelog.demo.capture_process import CaptureProcess
 from tidelog.demo.row_counts import RowCounts
@@ -23,7 +21,6 @@ from tidelog.demo.shop import TABLES, Sizes
 from tidelog.demo.story import Story
 from tidelog.demo.workload import Workload, create_shop, open_shop
 from tidelog.errors import TidelogError
-from tidelog.eventlog.reader import EventLog
 
 T = TypeVar("T")
 
@@ -258,12 +255,12 @@ class Play:
         return bool(self._status.get("updated_ms", 0) > self._started_ms)
 
     def _records(self) -> int:
-        """Of all captures so far."""
+        """The records of all captures so far."""
         its = self._status["capture"]["records"] if self._leads() else 0
         return self._records_before + int(its)
 
     def _dump(self, dump_id: str) -> dict[str, Any] | None:
-        """Of the capture that leads."""
+        """The dump, as the capture that leads tells of it; None if it does not."""
         dumps = self._status.get("dumps") or () if self._leads() else ()
         return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
 
@@ -278,13 +275,7 @@ class Play:
         return dump is not None and dump["status"] == "completed"
 
     def _durable(self, dump_id: str) -> Durable:
-        log = EventLog.open(log_place(self._config))
-        # A row that the log had a part of alone was read again by its key: that is no chunk.
-        chunks = [
-            chunk
-            for _, chunk in log.chunks()
-            if chunk.dump_id == dump_id and not chunk.keys_requested
-        ]
+        chunks = list(chunks_of(self._config, dump_id))
         ranges = Counter((chunk.table, tuple(chunk.low_key or ())) for chunk in chunks)
         return Durable(ranges, sum(chunk.rows_read for chunk in chunks))
 

@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tidelog.config import load_config
+from tidelog import load_config
+from tidelog.app.pipeline.installed import check_session
 from tidelog.demo.play import Play
 from tidelog.demo.shop import Sizes
 from tidelog.demo.story import Story
 from tidelog.errors import UsageError
-from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.system.extras import check_installed, missing_extra
 from tidelog.system.fetching import Fetching, told_of_fetching
 
@@ -78,7 +78,7 @@ def demo(
         UsageError: the directory holds something else, or an extra is missing.
         KeyboardInterrupt: of ``stop_event``, after all that it had started has ended.
     """
-    check_spark_runs("demo")
+    check_session("demo")
     servers = _servers(source)
     _prepare(directory)
     sizes = Sizes(rows // 6, rows // 30, rows // 3, rows - rows // 6 - rows // 30 - rows // 3)

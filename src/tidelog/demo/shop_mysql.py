@@ -12,7 +12,6 @@ import pymysql
 from pymysql.constants import ER
 
 from tidelog.demo.shop import Conflict, Sizes
-from tidelog.model.mysql_urls import parse_url
 from tidelog.sources.mysql.connect import connect
 
 SHOP = (
@@ -64,8 +63,11 @@ class MySqlShop:
     """One connection to the shop, in the URL's database."""
 
     def __init__(self, url: str) -> None:
-        self.namespace = parse_url(url).database
         self._connection = connect(url, purpose="workload", autocommit=False)
+        with self._connection.cursor() as cursor:
+            cursor.execute("SELECT DATABASE()")
+            row = cursor.fetchone()
+        self.namespace = str(row[0]) if row else ""
         # There are no sequences; a server numbers its connections upward.
         self._numbers = count(10**9 + self._connection.connection_id * 10**6)
 

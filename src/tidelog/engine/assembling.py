@@ -1,4 +1,4 @@
-"""An engine put together: the arguments choose its mode."""
+"""Builds an engine; the arguments choose its mode."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tidelog.engine.ports import (
     Serializer,
     Transform,
 )
-from tidelog.engine.processing.chain import Chain
-from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.engine.processing.chain import ProcessorChain
+from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.engine.processing.processes import WorkerProcesses
 from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
-from tidelog.engine.processing.workers import MakeWorkers, Work, WorkerChain, Workers
+from tidelog.engine.processing.workers import EventWork, MakeWorkers, WorkerChain, Workers
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes
 from tidelog.errors import ConfigError
@@ -35,7 +35,7 @@ from tidelog.errors import ConfigError
 MakeRecordProcessor = Callable[[], RecordProcessor]
 
 
-def _no_spark(count: int, work: Work) -> Workers:
+def _no_spark(count: int, work: EventWork) -> Workers:
     del count, work
     raise ConfigError("record_processing_on: spark is for engines of a configuration")
 
@@ -52,7 +52,7 @@ def assemble(
     consume_records_async: bool = False,
     on_connector: OnConnector | None = None,
     on_completion: OnCompletion | None = None,
-    dead_letters: DeadLetters | None = None,
+    dead_letters: DeadLetterFile | None = None,
     clock: Clock = time.monotonic,
     on_spark: MakeWorkers = _no_spark,
 ) -> EngineCore:
@@ -86,7 +86,7 @@ def assemble(
     workers: Workers | None = None
     if options.record_processing_on != "threads":
         away = consumer if consume_records_async else None
-        work = Work(transforms, serializer, options, dead_letters is not None, away)
+        work = EventWork(transforms, serializer, options, dead_letters is not None, away)
         makers = {"processes": WorkerProcesses, "spark": on_spark}
         workers = makers[options.record_processing_on](options.record_processing_threads, work)
 
@@ -108,7 +108,7 @@ def assemble(
             made.append(processor)
             processor.initialize(service, transforms, serializer, committer)
             return processor
-        chain = Chain(transforms, serializer, retries, dead_letters)
+        chain = ProcessorChain(transforms, serializer, retries, dead_letters)
         if workers is not None:
             chain = WorkerChain(transforms, serializer, retries, dead_letters, workers)
         if change_consumer is not None:

@@ -57,7 +57,7 @@ class TaskCommitter:
 
     @property
     def has_room(self) -> bool:
-        """May a further batch be begun? Not if those are too many that nobody marked."""
+        """May another batch be begun? Not while too many events are not marked as done."""
         with self._lock:
             self._take_below()
             return self._done.open_batches < MOST_OPEN_BATCHES
@@ -96,7 +96,7 @@ class TaskCommitter:
             return self._done.offset
 
     def not_committed(self) -> None:
-        """That failed."""
+        """The commit failed."""
         with self._lock:
             self._writing = False
 

@@ -14,7 +14,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """One task's. ``task`` reads its offset (`committed`) and writes it (`commit`)."""
+    """The context of one task. ``task`` reads its offset (`committed`) and writes it (`commit`)."""
 
     name: str
     task: SourceTask
@@ -25,7 +25,7 @@ class TaskContext:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorContext:
-    """The connector's; ``tasks`` is empty until they have been made."""
+    """The context of the connector; ``tasks`` is empty until they have been made."""
 
     options: EngineOptions
     clock: Clock

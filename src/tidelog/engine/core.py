@@ -37,7 +37,7 @@ MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event
 
 
 def _ignore(*_told: Any) -> None:
-    """Nobody wants to know."""
+    """The default of callbacks: does nothing."""
 
 
 class EngineCore:
@@ -128,8 +128,8 @@ class EngineCore:
             raise self._failure
 
     def close(self) -> None:
-        """End it, whatever it does, and wait for the end; but not in a thread of its own, such as
-        the consumer's.
+        """End the engine, whatever it does, and wait for its end, unless this is one of its
+        threads, such as the consumer's.
 
         Raises:
             EngineStateError: it has stopped.
@@ -177,7 +177,7 @@ class EngineCore:
         self._stopping.wait()
 
     def _advance(self, expected: EngineState, to: EngineState) -> bool:
-        """False: it was closed meanwhile."""
+        """False: the engine was closed meanwhile."""
         return self._states.advance(expected, to)
 
     def _running(self, task: SourceTask) -> RunningTask:
@@ -194,7 +194,9 @@ class EngineCore:
         )
 
     def _start_tasks(self) -> None:
-        """Raises the first failure, after every start has come back or its time was over."""
+        """Start the tasks. Raises the first failure, after every start has returned or run out of
+        time.
+        """
         deadline = time.monotonic() + self._timeout_s
         for task in self._tasks:
             task.start()
@@ -222,7 +224,7 @@ class EngineCore:
     # ------------------------------------------------ down
 
     def _on_end(self, error: BaseException | None) -> None:
-        """Of a task's polling. The engine ends when all have given everything."""
+        """A task's polling has ended. The engine ends when all tasks have given everything."""
         if error is not None:
             self._fail(error)
             return
@@ -276,7 +278,7 @@ class EngineCore:
         self._finish()
 
     def _guarded(self, step: Callable[[], Any]) -> None:
-        """What it raises is raised by `run`, after all other steps."""
+        """Do a step. `run` raises what it raises, after all other steps."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - raised by run
@@ -327,7 +329,7 @@ class EngineCore:
         self._own.inside = True
 
     def _tell(self, what: Literal["started", "stopped"], task: str | None) -> None:
-        """Of what never started nothing is told."""
+        """Call the callback, unless the task never started."""
         if what == "started":
             self._told.add(task)
         elif task not in self._told:
@@ -341,7 +343,7 @@ class EngineCore:
 
 
 def _comes_back(future: Future[None], deadline: float, stopping: threading.Event | None) -> bool:
-    """Wait for it, but not beyond the deadline nor, if given, ``stopping``."""
+    """Wait for it, until the deadline or, if given, ``stopping``."""
     while not future.done():
         left = deadline - time.monotonic()
         if left <= 0 or (stopping is not None and stopping.is_set()):

@@ -79,7 +79,7 @@ class EventBatch:
         return other._whole is self._whole and other._at == self._at + len(self)
 
     def value(self, name: str, row: int) -> Any:
-        """Of a column: a Python value; of ``before`` and ``after`` a tuple, None if null."""
+        """The Python value of a column; a tuple for ``before`` and ``after``, None if null."""
         lists = self._whole._lists
         found = lists.get(name)
         if found is None:
@@ -146,7 +146,7 @@ def _batch_of(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As to_pylist, several times as fast where NumPy has the same values."""
+    """As ``to_pylist``, but several times as fast where NumPy has the same values."""
     kind = column.type
     texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

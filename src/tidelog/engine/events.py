@@ -51,19 +51,19 @@ class Event:
 
     @property
     def version(self) -> int:
-        """Grows with the log; what events are ordered by."""
+        """A number that grows with the log; events are ordered by it."""
         version: int = self._batch.value("version", self._row)
         return version
 
     @property
     def position(self) -> int:
-        """Where its transaction stands in the source's log."""
+        """The position of its transaction in the source's log."""
         position: int = self._batch.value("position", self._row)
         return position
 
     @property
     def xid(self) -> int:
-        """The source's number of its transaction; 0 of a dump's row."""
+        """The source's number of its transaction; 0 for a dump's row."""
         xid: int = self._batch.value("xid", self._row)
         return xid
 
@@ -73,7 +73,7 @@ class Event:
 
     @property
     def ts(self) -> Any:
-        """When it was committed, a `datetime.datetime` in UTC."""
+        """When it was committed: a `datetime.datetime` in UTC."""
         return self._batch.value("ts", self._row)
 
     @property
@@ -92,7 +92,9 @@ class Event:
 
     @property
     def before(self) -> dict[str, Any] | None:
-        """The old row, by column: what the log tells of it, the key at least. None if nothing."""
+        """The old row, by column, as far as the log has it: at least the key. None if the log has
+        nothing of it.
+        """
         if self._changed is not None and "before" in self._changed:
             return _copy(self._changed["before"])
         row = self._batch.value("before", self._row)
@@ -104,7 +106,7 @@ class Event:
 
     @property
     def after(self) -> dict[str, Any] | None:
-        """The new row, by column, without `missing`; None of a delete and a truncate."""
+        """The new row, by column, without `missing`; None for a delete and a truncate."""
         if self._changed is not None and "after" in self._changed:
             return _copy(self._changed["after"])
         row = self._batch.value("after", self._row)
@@ -117,8 +119,8 @@ class Event:
 
     @property
     def key(self) -> dict[str, Any] | None:
-        """What the row is known by; None of a truncate, and of a table without a key. A transform
-        does not change it.
+        """The row's key; None for a truncate, and for a table without a key. A transform does not
+        change it.
         """
         names = self._batch.schema.match_key
         old, row = (self._batch.value(name, self._row) for name in ("before", "after"))
@@ -132,7 +134,7 @@ class Event:
 
     @property
     def number(self) -> int:
-        """Its place among all events of its task in this run."""
+        """Its number among all events of its task in this run."""
         return self._batch.first + self._row
 
     @property
@@ -152,7 +154,7 @@ class Event:
         return Event(self._batch, self._row, {**(self._changed or {}), **changed})
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain Python values."""
+        """The event as plain Python values."""
         return {
             "table": str(self.table),
             "op": self.op,
@@ -168,7 +170,7 @@ class Event:
         }
 
     def to_batch(self) -> EventBatch:
-        """It alone, as Arrow.
+        """This event alone, as Arrow.
 
         Raises:
             ValueError: a replaced image has columns that the table lacks.
@@ -206,7 +208,7 @@ class Events(Sequence[Event]):
 
     @classmethod
     def of(cls, events: Sequence[Event], end: int, generation: str = "") -> Events:
-        """These, which may have been changed or be fewer than there were."""
+        """These events as `Events`; some may be changed or left out."""
         if isinstance(events, Events):
             made = cls(events.parts, end, generation)
             made._made = events._made
@@ -255,7 +257,7 @@ class Events(Sequence[Event]):
         return Event(part, place - self._ends[which] + len(part))
 
     def pieces(self, size: int) -> Iterator[Events]:
-        """They, in pieces of so many at most, over the same memory."""
+        """The events in pieces of at most so many, over the same memory."""
         parts: list[EventBatch] = []
         room = size
         for part in self.parts:

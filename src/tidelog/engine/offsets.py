@@ -50,7 +50,9 @@ class DoneInOrder:
         return first
 
     def done(self, start: int, stop: int) -> None:
-        """The events numbered ``start`` to ``stop`` (exclusive) are done; again is no harm."""
+        """Mark the events numbered ``start`` to ``stop`` (exclusive) as done; doing so twice is no
+        harm.
+        """
         if not 0 <= start <= stop <= self._following:
             raise ValueError(f"there are no events {start} to {stop}")
         at = max(0, bisect_right(self._open, start, key=lambda batch: batch.first) - 1)

@@ -66,14 +66,14 @@ class SourceTask(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> Events | None:
-        """What comes next in the log, in order; None if nothing did within the time.
+        """The next events of the log, in order; None if none came within the time.
 
         Raises EndReachedError: nothing will come any more. The engine ends when all tasks say so.
         """
         ...
 
     def committed(self) -> int | None:
-        """The offset that is durable; None: none is."""
+        """The durable offset; None: there is none."""
         ...
 
     def commit(self, offset: int) -> None:
@@ -123,17 +123,17 @@ class RecordProcessor(Protocol):
         serializer: Serializer | None,
         committer: Committer,
     ) -> None:
-        """Once, before the first events of a task."""
+        """Called once, before the first events of a task."""
         ...
 
     def process_records(self, records: Events) -> None:
-        """From the task's thread, a batch after the other. What it raises stops the engine."""
+        """Called from the task's thread, batch after batch. What it raises stops the engine."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What `on_connector` is told. ``task`` is None of the connector itself."""
+    """What `on_connector` is told. ``task`` is None for the connector itself."""
 
     what: Literal["started", "stopped"]
     task: str | None

@@ -42,7 +42,7 @@ _PROBE_AT_MOST: Final = 8  # new segments, one after the other: each takes two r
 
 
 class Chain:
-    """The segments from head to tail, gap-free, as of one moment. Immutable."""
+    """The segments from head to tail at one moment, without gaps. Immutable."""
 
     def __init__(
         self, segments: Sequence[SegmentMeta], state: ChainState, state_tag: Tag | None

@@ -48,7 +48,7 @@ class EmittedTransactions:
             yield from map(_log_batch, self._records(meta, xids, table))
 
     def _segments(self, xids: XidRanges) -> Iterator[SegmentMeta]:
-        """Those that may have records of ``xids``, in log order."""
+        """The segments that may have records of ``xids``, in log order."""
         if not len(xids):
             return
         for meta in self._log.chain().segments:

@@ -22,7 +22,7 @@ from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
 from tidelog.ports import LastTransaction, SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
-# Of what is read next: a worker holds so much in memory beside what it decodes.
+# Read ahead: a worker holds at most so much in memory beside what it decodes.
 _AHEAD_BYTES: Final = 32 << 20
 _AHEAD_SEGMENTS: Final = 16
 
@@ -76,7 +76,7 @@ class EventLog:
 
     @property
     def captured_from(self) -> SourceId:
-        """`source`, on the timeline that its newest position is of: a promotion begins another one.
+        """`source`, on the timeline of its newest position: a promotion begins another timeline.
 
         Fences do not count: their leader has yet to see whether that timeline holds all we have.
         """
@@ -100,7 +100,7 @@ class EventLog:
         return self.chain().tail
 
     def newest(self) -> SegmentMeta | None:
-        """`tail`, for who needs no more of the chain: that is not walked."""
+        """`tail`, without walking the chain."""
         return self._reader.newest()
 
     def latest_offset(self, durable: bool = True) -> int:

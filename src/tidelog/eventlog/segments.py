@@ -198,8 +198,8 @@ class SegmentFile:
         return meta
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records, each batch verified against its checksums, which are of the values' bytes
-        alone: what the bytes mean is checked beside.
+        """The records. Each batch is verified against the checksums of its values' bytes; what the
+        bytes mean is checked elsewhere.
         """
         rows = 0
         expected = pa.schema([RECORD_SCHEMA.field(name) for name in self._names])

@@ -7,7 +7,7 @@ from typing import Literal
 JsonFormat = Literal["debezium", "flat", "cloudevents"]
 EventFormat = Literal[JsonFormat, "avro", "avro_flat"]
 
-# Of values that JSON has no type for; as Debezium's properties `decimal.handling.mode`,
+# Modes for values that JSON has no type for, as Debezium's `decimal.handling.mode`,
 # `time.precision.mode`, `binary.handling.mode` and `bigint.unsigned.handling.mode`.
 DecimalMode = Literal["string", "precise", "double"]
 TimeMode = Literal[

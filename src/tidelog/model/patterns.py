@@ -44,7 +44,7 @@ def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str
 
 
 def checked(pattern: str) -> str:
-    """The pattern; raises ValueError if it can name no table, so that nobody waits for one."""
+    """Returns the pattern. Raises ValueError if it can match no table."""
     if pattern != "*" and "." not in pattern[1:-1]:
         raise ValueError(f"expected {SYNTAX}")
     return pattern

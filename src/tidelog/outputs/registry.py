@@ -1,7 +1,7 @@
 """``outputs`` of ``tidelog.yaml``: one model for each kind, told apart by ``kind``.
 
 A new kind of ours is a room here: its section, derived from one of `sections` and listed in
-`OUTPUTS` and `_Ours`, and its `OwnKind`, which `tidelog.adapters` names. Kinds of other
+`OUTPUTS` and `_Ours`, and its `OwnKind`, which `tidelog.kinds.adapters` names. Kinds of other
 distributions are found by entry points (docs/how-to/extend.md).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tidelog.brought import OneOf
+from tidelog.kinds.brought import OneOf
 from tidelog.outputs.base.sections import (
     DeadLetter,
     DebeziumModes,

@@ -155,7 +155,9 @@ class DigestReader(Protocol):
         ...
 
     def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
-        """Of a range's rows, by one SELECT under a snapshot of its own. Raises ChunkError."""
+        """The digest of a range's rows, by one SELECT under a snapshot of its own. Raises
+        ChunkError.
+        """
         ...
 
     def snapshot(self) -> Snapshot:

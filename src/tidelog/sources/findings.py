@@ -9,7 +9,7 @@ Level = Literal["ok", "warn", "fail"]
 
 SUPERUSER = "a superuser"
 ADMINISTRATOR = "an administrator"
-"""Of MySQL and MariaDB, whose rights differ from server to server."""
+"""Who can grant the rights in MySQL and MariaDB, where they differ from server to server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +37,5 @@ class Finding:
 
 
 def matched(tables: int) -> str:
-    """How many tables there are to capture."""
+    """Says how many tables will be captured."""
     return "1 table matches" if tables == 1 else f"{tables:,} tables match"

@@ -23,7 +23,7 @@ KEYS_GROWTH = 8
 
 
 def bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
-    """The columns that the request's bounds are of; raises ChunkVoidError if they no longer are."""
+    """The columns of the request's bounds. Raises ChunkVoidError if the key has changed."""
     key = schema.match_key
     lengths = {len(bound) for bound in (request.after, request.upto) if bound is not None}
     if request.key_columns not in (None, key) or not lengths <= {len(key)}:
@@ -125,7 +125,7 @@ class KeySteps:
 
     @property
     def row_bytes(self) -> float:
-        """Of the rows that were read."""
+        """The mean bytes of the rows that were read."""
         return self._size / max(self.read, 1)
 
     def next(self) -> ChunkRequest | None:

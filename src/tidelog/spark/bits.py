@@ -17,7 +17,7 @@ _UNLIMITED = 2**31 - 1
 
 
 def bits_of(type_name: str) -> int | None:
-    """How many bits at most a column of this type has; None: it is of another type."""
+    """The most bits that a column of this type has; None: it is no type of bits."""
     found = _BITS.fullmatch(type_name)
     if found is None:
         return None

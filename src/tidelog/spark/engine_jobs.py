@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, Work, answer_to, failed_answer, read_answer
+from tidelog.engine.processing.workers import Done, EventWork, answer_to, failed_answer, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.failures import failed_with
@@ -45,7 +45,7 @@ class SparkWorkers:
 
     jobs_are_dear = True
 
-    def __init__(self, session: Callable[[], SparkSession], count: int, work: Work) -> None:
+    def __init__(self, session: Callable[[], SparkSession], count: int, work: EventWork) -> None:
         self._session, self._count = session, count
         self._consumes = work.consumer is not None
         self._pickled = _pickled(work)
@@ -76,8 +76,8 @@ class SparkWorkers:
                 raise StoppingError("spark")
             self._running += 1
         try:
-            # Of this thread. Without interrupting tasks: Spark forgets a Python worker whose task
-            # was interrupted, and one that hangs would live on.
+            # The group is this thread's. Tasks are not interrupted: Spark forgets a Python worker
+            # whose task was interrupted, and one that hangs would live on.
             context.setJobGroup(self._name, "events of an engine", interruptOnCancel=False)
             [answer] = context.parallelize([0], 1).map(job).collect()
         except Exception as error:
@@ -103,7 +103,9 @@ class SparkWorkers:
             _shared.give_back(context)
 
     def _cancel(self, context: SparkContext) -> None:
-        """And wait until executors have let go of it: who starts next consumes the same events."""
+        """Cancel the jobs, and wait until executors have ended: the next engine consumes the same
+        events.
+        """
         until = time.monotonic() + _CANCELLED_S
         with self._changed:
             cancelled = self._running > 0
@@ -143,7 +145,7 @@ class _Job:
         return answer_to(self._events, work)
 
 
-_works: Final[dict[str, Work]] = {}
+_works: Final[dict[str, EventWork]] = {}
 """In a Python worker of Spark, which lives on from task to task: what it was given, by engine."""
 
 
@@ -194,7 +196,7 @@ def _is_stopped(context: Any) -> bool:
     return True
 
 
-def _pickled(work: Work) -> bytes:
+def _pickled(work: EventWork) -> bytes:
     from pyspark import cloudpickle
 
     try:

@@ -42,7 +42,7 @@ class Step:
 
 
 def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:
-    """Those that apply to the table and change its rows (not where they go)."""
+    """The steps that apply to the table and change its rows (not where they go)."""
     return tuple(s for s in steps if s.action != "route" and matches(s.tables, table))
 
 

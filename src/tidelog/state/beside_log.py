@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from tidelog.errors import ConfigError, OutcomeUnknownError, StateError, StorageError
-from tidelog.eventlog.storage.opening import is_url, options_of
+from tidelog.eventlog.storage.opening import options_of
+from tidelog.model.log_places import is_url
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
 

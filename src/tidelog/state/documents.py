@@ -78,7 +78,7 @@ class Documents:
     """`tidelog.ports.StateStore` over a `Register`."""
 
     def __init__(self, register: Register, epoch: int = 0) -> None:
-        """``epoch``: of the leader that this handle is of; 0: of none."""
+        """``epoch``: of the leader that uses this handle; 0: no leader does."""
         self._register = register
         self._epoch = epoch
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class Documents:
             value = content["value"]
         except (ValueError, KeyError, TypeError):
             raise StateError(
-                f"state {key!r} is none of Tidelog's documents: does something else write there?"
+                f"state {key!r} is not a document of Tidelog's: does something else write there?"
             ) from None
         self._remember(key, held)
         return held, value

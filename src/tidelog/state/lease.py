@@ -20,7 +20,7 @@ from tidelog.ports import Document, Lease, StateStore
 from tidelog.system.processes import has_ended, this_process
 
 MARGIN: Final = 0.2
-"""Of the lease, in which its holder acts no more and nobody else begins."""
+"""The last part of a lease: its holder no longer acts, and nobody else begins."""
 
 _SLACK_S: Final = 2.0
 _MOST_ABOUT: Final = 1.2
@@ -83,7 +83,9 @@ class LeaseElection:
 
     @property
     def patience_s(self) -> float:
-        """So long the lease that `acquire` found may run if nobody renews it; 0: somebody did."""
+        """How long the lease that `acquire` found may still run if it is not renewed; 0: it was
+        renewed.
+        """
         return 0.0 if self._renewed else self._held_s + 3 * self._look_every_s + _SLACK_S
 
     def acquire(self) -> Lease | None:

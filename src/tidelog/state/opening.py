@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tidelog.adapters import STATES
+from tidelog.kinds.adapters import STATES
+from tidelog.kinds.sections import StateUrl
 from tidelog.ports import Election, StateBackend, StateStore
-from tidelog.sections import StateUrl
 
 
 def checked_url(url: str, base: Path) -> str:

@@ -62,7 +62,7 @@ _SILENT: Final = (
 _Begin = Callable[[KazooClient], Any]
 
 
-class Connection:
+class ZooKeeperConnection:
     """One session at a time, begun with the first request. Thread-safe."""
 
     def __init__(self, place: Place) -> None:
@@ -80,7 +80,7 @@ class Connection:
             return begin(client).get(timeout=ANSWER_S)
 
     def change(self, begin: _Begin) -> Any:
-        """As `ask`; raises NoAnswerError if it may have been made."""
+        """As `ask`. Raises NoAnswerError if the change may have been made."""
         client = self._connected()
         with self._errors(NoAnswerError):
             return begin(client).get(timeout=ANSWER_S)
@@ -161,7 +161,7 @@ class Connection:
 class NodeRegister:
     """`tidelog.state.documents.Register`: a node for each text; tags: ``(version, in parts)``."""
 
-    def __init__(self, connection: Connection, folder: str) -> None:
+    def __init__(self, connection: ZooKeeperConnection, folder: str) -> None:
         self._connection = connection
         self._path = connection.place.path
         self._folder = folder
@@ -308,19 +308,19 @@ class ZooKeeperBackend:
         return None
 
     def exists(self, url: str) -> bool:
-        register = NodeRegister(Connection(parse(url)), _DOCUMENTS)
+        register = NodeRegister(ZooKeeperConnection(parse(url)), _DOCUMENTS)
         try:
             return bool(register.names())
         finally:
             register.close()
 
     def store(self, url: str) -> Documents:
-        return Documents(NodeRegister(Connection(parse(url)), _DOCUMENTS))
+        return Documents(NodeRegister(ZooKeeperConnection(parse(url)), _DOCUMENTS))
 
     def election(
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> LeaseElection:
-        leases = Documents(NodeRegister(Connection(parse(url)), _LEASES))
+        leases = Documents(NodeRegister(ZooKeeperConnection(parse(url)), _LEASES))
         return LeaseElection(leases, name, holder, ttl_s, first_epoch=first_epoch)
 
 

@@ -36,8 +36,8 @@ class Place:
 
     @property
     def session_timeout_s(self) -> float:
-        """Of the session; the server may grant another. A change that was sent can't be made once
-        the session is over, which is before anyone else may lead.
+        """The timeout of the session; the server may grant another. A change that was sent can't be
+        made once the session is over, which is before anyone else may lead.
         """
         return float(self.options.get("session_timeout_s", "6"))
 

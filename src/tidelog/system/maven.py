@@ -105,7 +105,7 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
 
 
 Told = Callable[[int], None]
-"""Told how many bytes have come."""
+"""Called with the number of bytes that have come."""
 
 
 def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
@@ -224,7 +224,7 @@ def _from_mvn(jars: list[Jar], scratch: Path, told: Told) -> None:
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """Of a file and of the part of it that is there so far, one is counted."""
+    """The bytes of the files, finished or not."""
     total = 0
     for file in files:
         with contextlib.suppress(OSError):  # it was renamed just now

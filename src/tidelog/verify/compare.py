@@ -106,7 +106,7 @@ class Source(Protocol):
     def digests(
         self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
     ) -> list[Digest]:
-        """Of each range."""
+        """The digest of each range."""
         ...
 
     def tell(self, stage: str) -> None:
@@ -240,7 +240,7 @@ class _Comparison:
         return list(pairwise([after, *ends]))
 
     def _unequal(self, names: Mapping[str, str], ranges: list[Range]) -> list[Range]:
-        """Those whose sums differ."""
+        """The ranges whose sums differ."""
         whole = (ranges[0][0], ranges[-1][1])
         theirs = self._source.digests(self._schema, list(names.values()), ranges)
         found = self._rows(whole)

@@ -140,7 +140,7 @@ def digests(
     names: Mapping[str, str],
     bounds: Sequence[Key],
 ) -> list[Digest]:
-    """Of the rows up to the first bound, from there to the second, …, behind the last.
+    """The digests of the rows up to the first bound, from there to the second, …, after the last.
 
     Args:
         frame: the output's rows.

@@ -86,7 +86,7 @@ class Unequal:
             for name in self._names:
                 same &= f.col(name).eqNullSafe(f.col(f"t_{name}"))
             frame = frame.join(other, same, "left").select(
-                f.when(f.col("touched") & ~foreign, "unsettled")
+                f.when(f.col("changed") & ~foreign, "unsettled")
                 .otherwise(f.col("kind"))
                 .alias("kind"),
                 *self._names,
@@ -151,7 +151,7 @@ def _unequal(
 
 
 def _of_key(value: Column, may_be_nan: bool) -> Column:
-    """Of a value of the key, what rows are joined by: never null."""
+    """A value of the key as a join column: never null."""
     return with_nan(value.cast("string")) if may_be_nan else value
 
 
@@ -170,8 +170,8 @@ def _of_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> Dat
 
 
 class _Few:
-    """Of each task's rows (kind, key) at most so many of a kind; the others are counted, with no
-    key.
+    """Keeps at most so many of each task's rows (kind, key) of a kind; the others are counted, with
+    no key.
     """
 
     def __init__(self, most: dict[str, int]) -> None:

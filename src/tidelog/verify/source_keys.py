@@ -61,7 +61,7 @@ def _of_mysql(text: str | None, column: Column) -> tuple[str | None, ...]:
 
 
 def _unreal(found: re.Match[str]) -> str:
-    """As MySQL and MariaDB write it."""
+    """A date that no calendar has, as MySQL and MariaDB write it."""
     year, month, day, rest = found.groups()
     days = np.datetime64(f"{year}-{month}-{day}", "D").astype(np.int32)
     [text] = unreal_dates.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tidelog.app.capture_run import Capture
+from tidelog.app.capture.run import Capture
 from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.capture.leadership import Leader
 from tidelog.config import Config, load_config

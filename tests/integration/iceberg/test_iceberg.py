@@ -177,10 +177,10 @@ def test_a_table_whose_first_snapshot_a_crash_prevented_is_filled(
 ) -> None:
     orders(built)
 
-    def crash(state: iceberg_state.TableState) -> None:
+    def crash(state: iceberg_state.IcebergState) -> None:
         raise KeyError("killed between CREATE TABLE and the first snapshot")
 
-    monkeypatch.setattr(iceberg_state.TableState, "begin", crash)
+    monkeypatch.setattr(iceberg_state.IcebergState, "begin", crash)
     with pytest.raises(OutputError, match="writing offsets"):
         lake.run()
     monkeypatch.undo()

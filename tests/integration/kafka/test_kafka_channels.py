@@ -24,7 +24,7 @@ from tests.support.kafka import KafkaServer
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.channels import signal_key
+from tidelog.app.capture.channels import signal_key
 from tidelog.app.log_location import log_place
 from tidelog.app.preflight import check
 from tidelog.config import Config, parse_config

@@ -95,7 +95,7 @@ def bring(
     writer = KafkaWriter(
         {"bootstrap.servers": servers} | {k.replace("_", "."): v for k, v in settings.items()},
         KafkaTopics(max_message_bytes=limits or {}), transactions=transactions, exact=False,
-        reread=again, timeout_s=timeout_s, keep_rejected=keep_rejected,
+        repeated=again, timeout_s=timeout_s, keep_rejected=keep_rejected,
     )  # fmt: skip
     writer.open(TASK)
     try:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 def catalogue(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> Iterator[MySqlCatalogue]:
-    found = MySqlCatalogue(mysql_family.url, own_tables=[f"{mysql_family_database}.signals"])
+    found = MySqlCatalogue(mysql_family.url, metadata_tables=[f"{mysql_family_database}.signals"])
     yield found
     found.close()
 

@@ -18,7 +18,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import KeyEffect, Kind, LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.catalogue.identity import Trouble, identities
+from tidelog.sources.postgres.catalogue.identity import IdentityTrouble, identities
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.preflight.checks import Preflight
@@ -386,7 +386,7 @@ def test_one_query_says_it_of_many_tables(dsn: str, sql: Connection) -> None:
     for number in range(20):
         run(sql, f"CREATE TABLE t{number} (id int{' PRIMARY KEY' if number % 2 else ''})")
 
-    def troubles() -> dict[str, Trouble]:
+    def troubles() -> dict[str, IdentityTrouble]:
         captured = Publications("tidelog", ["public.*"]).captured(sql)
         assert len(captured) == 20
         return {str(t.table): t.identity.trouble for t in captured if t.identity.trouble}

@@ -51,7 +51,7 @@ def test_inserted_rows_are_signals_in_their_place(
     assert (first.signal_id, first.type, first.data) == ("é-1", "log", '{"a": 1}')
     assert (first.position, first.ordinal) == (rows[0].position, rows[0].ordinal + 1)
     assert (second.signal_id, second.type, second.data) == ("2", "stop-snapshot", None)
-    catalogue = PostgresCatalogue(database, own_tables=["public.debezium_signal"])
+    catalogue = PostgresCatalogue(database, metadata_tables=["public.debezium_signal"])
     assert [str(table) for table in catalogue.tables(["public.*"])] == ["public.t"]
     catalogue.close()
     assert capture.publish() == []

@@ -337,7 +337,7 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
 def test_what_other_tables_undergo_leaves_a_tables_version_as_it_was(
     server: PostgresServer, sql: psycopg.Connection[Any]
 ) -> None:
-    catalogue = PostgresCatalogue(server.dsn("storage"), own_tables=["public.signals"])
+    catalogue = PostgresCatalogue(server.dsn("storage"), metadata_tables=["public.signals"])
     sql.execute(TABLE)
     sql.execute("CREATE TABLE u (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     sql.execute("CREATE TABLE u_1 PARTITION OF u FOR VALUES FROM (0) TO (10)")

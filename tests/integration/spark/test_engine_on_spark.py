@@ -28,8 +28,8 @@ from tidelog.engine.core import EngineCore
 from tidelog.engine.events import Event
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing.dead_letters import DeadLetters
-from tidelog.engine.processing.workers import Work
+from tidelog.engine.processing.dead_letters import DeadLetterFile
+from tidelog.engine.processing.workers import EventWork
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.engine_jobs import SparkWorkers
 
@@ -48,7 +48,7 @@ def on_spark(spark: Any) -> Make:
     """An engine whose jobs run in the session of the tests."""
 
     def make(task: Any, **given: Any) -> EngineCore:
-        def workers(count: int, work: Work) -> SparkWorkers:
+        def workers(count: int, work: EventWork) -> SparkWorkers:
             return SparkWorkers(lambda: spark, count, work)
 
         options = {"record_processing_on": "spark", "record_processing_threads": 2, **given}
@@ -200,7 +200,7 @@ def test_dead_letters_are_told_by_the_engines_process(
         steps = {"consumer": refuse_one, "consume_records_async": True}
     core = on_spark(
         Gates(tmp_path / "log"),
-        dead_letters=DeadLetters(letters),
+        dead_letters=DeadLetterFile(letters),
         errors_tolerance="dead_letter",
         **steps,
     )
@@ -224,7 +224,7 @@ def test_what_can_not_be_sent_is_refused(on_spark: Make, tmp_path: Path) -> None
 def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere")
-    work = Work((), None, EngineOptions(), tolerant=False, consumer=None)
+    work = EventWork((), None, EngineOptions(), tolerant=False, consumer=None)
     workers = SparkWorkers(lambda: pytest.fail("a session was begun"), 1, work)
     with pytest.raises(ConfigError, match="not one of Spark Connect"):
         workers.open()

@@ -16,11 +16,11 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.outputs.base.ranges import batch_of

@@ -90,7 +90,7 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
 
 def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
     plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
-    changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("touched"))
+    changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("changed"))
     unequal = Unequal(plus, minus, ["k", "n"], ["k"], [("0.0",)])
     assert unequal.judged(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
     assert unequal.judged(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1

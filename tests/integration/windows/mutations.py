@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.property.test_windows_model import PaperWindows
 
-from tidelog.app import capture_run
+from tidelog.app.capture import run as capture_run
 from tidelog.capture import engine, session
 from tidelog.capture.catalogue import catalogue_watch
 from tidelog.capture.catalogue.relation_names import RelationNames

@@ -13,7 +13,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.app import capture_run
+from tidelog.app.capture import run as capture_run
 from tidelog.capture.engine import CaptureOptions
 from tidelog.capture.windows.windows import Windows
 

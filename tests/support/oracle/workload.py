@@ -21,6 +21,7 @@ AUDIT = "truth.audit"
 WIDE_BYTES = 10_000
 BULK_FROM, BULK_ROWS = 10_000, 1_500
 BULK_TABLE = "app.ints"
+PARTS = "app.parts"
 LONG_S = 0.4
 
 
@@ -61,7 +62,8 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """What the writers do besides single writes; no ``tables``: all; ``truncates``: how often;
-    ``partial``: leave columns out of the log, so that many keys are read again.
+    ``partial``: leave columns out of the log, so that many keys are read again; ``vanish``: rows of
+    a partition go without row events at the very end, so that no later write hides that they went.
 
     With ``prepared`` transactions beside truncates PostgreSQL now and then failed to decode its log
     (``could not map filenumber … to relation OID``), also for a slot of the test's own. This was
@@ -77,6 +79,7 @@ class Mix:
     prepared: bool = False
     long: bool = True
     partial: bool = True
+    vanish: bool = False
 
 
 class Undo(Exception):  # noqa: N818 - no error
@@ -117,6 +120,10 @@ class WorkloadWriter(ABC):
     @abstractmethod
     def truncate(self, table: Table) -> None:
         """The table, or a part of it."""
+
+    @abstractmethod
+    def vanish(self) -> None:
+        """Truncate a partition that has rows, if there is one."""
 
     @abstractmethod
     def ddl(self, table: Table) -> None:
@@ -173,13 +180,18 @@ class OracleWorkload:
             thread.start()
 
     def stop(self) -> None:
-        """Let the open transactions end, prepared ones too. Raises what made a writer fail."""
+        """Let the open transactions end, prepared ones too; then rows vanish, if the mix says so.
+        Raises what made a writer fail.
+        """
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
         if self._failure is not None:
             raise self._failure
         self._source.end_prepared(len(self._threads))
+        if self._mix.vanish and any(table.name == PARTS for table in self._tables):
+            with self._source.open(random.Random(0), 0) as writer, writer.transaction():
+                writer.vanish()
 
     def _run(self, rng: random.Random, number: int) -> None:
         while not self._stop.is_set() and self._failure is None:

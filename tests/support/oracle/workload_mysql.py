@@ -31,6 +31,7 @@ from tests.support.oracle.workload import (
     Undo,
     WorkloadWriter,
 )
+from tests.support.oracle.workload import PARTS as PARTED
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 
@@ -434,10 +435,16 @@ class MySqlWriter(WorkloadWriter):
 
     def truncate(self, table: Table) -> None:
         """Both commit what is open; the binlog says what was done."""
-        if table.name == "app.parts" and self.rng.random() < 0.5:
-            self.run(f"ALTER TABLE {table.name} TRUNCATE PARTITION {self.rng.choice([*PARTS])}")
+        if table.name == PARTED and self.rng.random() < 0.5:
+            self.run(f"ALTER TABLE {PARTED} TRUNCATE PARTITION {self.rng.choice([*PARTS])}")
         else:
             self.run(f"TRUNCATE TABLE {table.name}")
+
+    def vanish(self) -> None:
+        for part in PARTS:
+            if self.row(f"SELECT 1 FROM {PARTED} PARTITION ({part}) LIMIT 1"):
+                self.run(f"ALTER TABLE {PARTED} TRUNCATE PARTITION {part}")
+                return
 
     def ddl(self, table: Table) -> None:
         namespace, name = table.name.split(".")

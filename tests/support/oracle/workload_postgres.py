@@ -17,6 +17,7 @@ from tests.support.oracle.workload import (
     BULK_FROM,
     BULK_ROWS,
     LONG_S,
+    PARTS,
     WIDE_BYTES,
     Table,
     Undo,
@@ -43,6 +44,10 @@ CREATE TABLE app.parts_n PARTITION OF app.parts FOR VALUES IN ('n');
 CREATE TABLE app.parts_s PARTITION OF app.parts FOR VALUES IN ('s');
 CREATE TABLE app.parts_x PARTITION OF app.parts DEFAULT;
 """
+
+
+LEAVES = ("n", "s")
+"""Regions of ``app.parts`` whose partitions are truncated."""
 
 
 def _number(_rng: random.Random, number: int) -> tuple[Any, ...]:
@@ -303,13 +308,21 @@ class PostgresWriter(WorkloadWriter):
 
     def truncate(self, table: Table) -> None:
         self.run("SELECT pg_advisory_xact_lock(hashtext(%s))", [table.name])
-        if table.name == "app.parts" and self.rng.random() < 0.5:
-            region, part = self.rng.choice([("n", "parts_n"), ("s", "parts_s")])
-            self.run(f"TRUNCATE app.{part}")
-            self.audit(table, "truncate-leaf", ["region", region], self.number())
+        if table.name == PARTS and self.rng.random() < 0.5:
+            self._truncate_leaf(self.rng.choice(LEAVES))
             return
         self.run(f"TRUNCATE {_sql(table)}")
         self.audit(table, "truncate", [], self.number())
+
+    def vanish(self) -> None:
+        for region in LEAVES:
+            if self.one(f"SELECT 1 FROM {PARTS} WHERE region = '{region}' LIMIT 1"):
+                self._truncate_leaf(region)
+                return
+
+    def _truncate_leaf(self, region: str) -> None:
+        self.run(f"TRUNCATE {PARTS}_{region}")
+        self.audit(TABLES[PARTS], "truncate-leaf", ["region", region], self.number())
 
     def ddl(self, table: Table) -> None:
         self.run("SELECT pg_advisory_xact_lock(hashtext(%s))", [table.name])

@@ -15,7 +15,7 @@ from tests.support.engines import Gates, committed, engine, orders_log, running,
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.errors import ConfigError, ConsumerError
 
 SECRET = "S3cret-value"
@@ -65,7 +65,7 @@ def test_one_event_is_told_and_all_others_are_taken(tmp_path: Path, mode: str, w
         consumer=consume,
         transforms=[refuse_one] if who == "transform" else [],
         serializer=Refusing() if who == "serializer" else None,
-        dead_letters=DeadLetters(letters),
+        dead_letters=DeadLetterFile(letters),
         **MODES[mode],
         **TOLERANT,
     )
@@ -88,7 +88,7 @@ def test_a_batch_consumer_that_raises_ends_the_engine_in_any_case(tmp_path: Path
     def consume(events: Any, committer: Committer) -> None:
         raise ValueError(SECRET)
 
-    letters = DeadLetters(tmp_path / "letters")
+    letters = DeadLetterFile(tmp_path / "letters")
     core = engine(
         Gates(tmp_path / "log"), change_consumer=consume, dead_letters=letters, **TOLERANT
     )
@@ -100,7 +100,7 @@ def test_a_batch_consumer_that_raises_ends_the_engine_in_any_case(tmp_path: Path
 def test_a_letter_that_can_not_be_written_commits_nothing(tmp_path: Path) -> None:
     orders_log(tmp_path / "log", [1])
     (tmp_path / "file").touch()
-    letters = DeadLetters(tmp_path / "file" / "letters")
+    letters = DeadLetterFile(tmp_path / "file" / "letters")
     core = engine(
         Gates(tmp_path / "log"),
         consumer=refuse_one,
@@ -123,7 +123,7 @@ def one_event(path: Path) -> Event:
 
 def test_half_a_line_is_no_letter_and_spoils_no_other(tmp_path: Path) -> None:
     event, file = one_event(tmp_path / "log"), tmp_path / "letters"
-    letters, error = DeadLetters(file), ConsumerError("the consumer raised ValueError")
+    letters, error = DeadLetterFile(file), ConsumerError("the consumer raised ValueError")
     letters.put(event, error)
     whole = file.stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -151,7 +151,7 @@ def test_a_letters_name_is_durable_as_its_line_is(
         durable.add(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", noted)
-    DeadLetters(file).put(event, ConsumerError("the consumer raised ValueError"))
+    DeadLetterFile(file).put(event, ConsumerError("the consumer raised ValueError"))
     assert durable == {each.stat().st_ino for each in (file, file.parent, tmp_path)}
 
 
@@ -159,12 +159,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="go together"):
         engine(Gates(tmp_path), consumer=print, **TOLERANT)
     with pytest.raises(ConfigError, match="go together"):
-        engine(Gates(tmp_path), consumer=print, dead_letters=DeadLetters(tmp_path))
+        engine(Gates(tmp_path), consumer=print, dead_letters=DeadLetterFile(tmp_path))
     with pytest.raises(ConfigError, match="has taken it over"):
         engine(
             Gates(tmp_path),
             record_processor=object(),
-            dead_letters=DeadLetters(tmp_path),
+            dead_letters=DeadLetterFile(tmp_path),
             **TOLERANT,
         )
 
@@ -198,7 +198,7 @@ def test_a_value_that_is_none_of_the_columns_type_is_the_transforms_fault(
         else {"consumer": consume, "serializer": FormatSerializer("debezium")}
     )
     if tolerated:
-        given |= {"dead_letters": DeadLetters(letters), **TOLERANT}
+        given |= {"dead_letters": DeadLetterFile(letters), **TOLERANT}
     core = engine(Gates(tmp_path / "log"), transforms=[spoil], **given)
     with running(core) as run:
         until(lambda: run.error or committed(tmp_path / "log") == built.writer.next_offset)
@@ -228,7 +228,7 @@ def test_one_event_of_many_is_found_by_halves(tmp_path: Path) -> None:
         Gates(tmp_path / "log"),
         consumer=lambda each: seen.append(each.event.after["id"]),
         serializer=Counting(),
-        dead_letters=DeadLetters(letters),
+        dead_letters=DeadLetterFile(letters),
         **TOLERANT,
     )
     with running(core) as run:

@@ -13,7 +13,7 @@ from tests.support.engines import COLUMNS, Gates, committed, engine, orders_log,
 
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.engine.events import Event
-from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.chain import ProcessorChain
 from tidelog.engine.processing.lanes import stages
 
 
@@ -92,7 +92,7 @@ def test_one_thread_alone_walks_what_several_take(
         if event.after and event.after["id"] < 2:
             met.wait()  # two take at once
 
-    monkeypatch.setattr(Chain, "groups", lambda _self, lanes, _workers: Watched(lanes))
+    monkeypatch.setattr(ProcessorChain, "groups", lambda _self, lanes, _workers: Watched(lanes))
     core = engine(Gates(tmp_path), consumer=consume, consume_records_async=True)
     with running(core) as run:
         until(lambda: run.error or committed(tmp_path) == built.writer.next_offset)

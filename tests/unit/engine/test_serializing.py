@@ -14,7 +14,6 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.adapters import FORMATTERS
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.codecs.missing import named_lists
@@ -22,6 +21,7 @@ from tidelog.engine.events import Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
+from tidelog.kinds.adapters import FORMATTERS
 from tidelog.model.schema import TableSchema
 from tidelog.ports import FormatOptions
 from tidelog.spark.formats import shapes

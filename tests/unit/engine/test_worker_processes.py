@@ -19,7 +19,7 @@ from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Message
 from tidelog.engine.processing.processes import WorkerProcesses
-from tidelog.engine.processing.workers import Work, WorkerChain
+from tidelog.engine.processing.workers import EventWork, WorkerChain
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConfigError, ConsumerError, TidelogError
 
@@ -89,7 +89,7 @@ def polled(path: Path, rows: int) -> Events:
 @contextmanager
 def one_process(**work: Any) -> Iterator[WorkerProcesses]:
     given = {"transforms": (), "serializer": None, "tolerant": False, "consumer": None, **work}
-    processes = WorkerProcesses(1, Work(options=EngineOptions(), **given))
+    processes = WorkerProcesses(1, EventWork(options=EngineOptions(), **given))
     try:
         yield processes
     finally:

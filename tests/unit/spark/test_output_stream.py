@@ -15,7 +15,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
-from tidelog.spark.queries.stream import HostBusyError, QueryProgress, StreamOptions, _Loop
+from tidelog.spark.queries.busy_host import HostBusyError
+from tidelog.spark.queries.stream import QueryProgress, StreamOptions, _Loop
 
 
 def options(on_progress: Callable[[QueryProgress], None] | None = None) -> StreamOptions:

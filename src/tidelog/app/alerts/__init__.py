@@ -1,4 +1,4 @@
-"""Tells people, by webhook or command, what the overview's problems are, once each."""
+"""Alerts: each problem of the overview is reported once, by webhook or command."""
 
 from tidelog.app.alerts.watching import Alerts, open_alerts
 

@@ -1,4 +1,4 @@
-"""What is to be told to whom, from the problems that are seen again and again."""
+"""Decides which problems an alert reports, and when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What one alert is to be told: problems as JSON objects, with ``since_ms``."""
+    """The problems that one alert reports now, as JSON objects with ``since_ms``."""
 
     begun: tuple[dict[str, Any], ...]
     ended: tuple[dict[str, Any], ...]
@@ -27,7 +27,7 @@ class News:
 
 
 class Ledger:
-    """Of one alert: what was seen, and what it was told.
+    """The problems that one alert has seen, and those that it has reported.
 
     Args:
         severity: what is less bad is not told.
@@ -48,8 +48,8 @@ class Ledger:
         return list(self._told.values())
 
     def look(self, problems: Iterable[Problem], now: float, now_ms: int) -> News:
-        """What is to be told now; it is so again and again until `tell`. To be called also by who
-        tells nothing, so that a problem that is there for long is known as such.
+        """What to report now; the same again until `tell` is called. Call it also where nothing is
+        reported, so that the age of a problem is known.
 
         ``now``: of a clock that nobody sets, in seconds; ``now_ms``: of the calendar's.
         """
@@ -75,7 +75,7 @@ class Ledger:
         self._told = {_key(each): each for each in told}
 
     def tell(self, news: News) -> None:
-        """It was told."""
+        """Note that it was reported."""
         for each in news.ended:
             self._told.pop(_key(each), None)
         for each in news.begun:

@@ -1,4 +1,4 @@
-"""How one alert is told: by a request, or by a program."""
+"""Delivers one alert, by an HTTP request or a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Send = Callable[[dict[str, Any]], None]
 
 
 class NotToldError(Exception):
-    """Nobody heard; the text holds nothing of what was sent, nor a URL's path."""
+    """The alert could not be delivered. The text has no part of the message, and no URL's path."""
 
 
 def sender(alert: WebhookAlert | CommandAlert) -> Send:

@@ -1,4 +1,4 @@
-"""Looks at the overview now and then, and has alerts told what is new in it."""
+"""Looks at the overview now and then, and delivers alerts about what is new."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Alerts(Protocol):
 
 
 def open_alerts(config: Config, state: StateStore, holder: str) -> Alerts:
-    """Those of ``control.alerts``. Raises MissingExtraError without what they need."""
+    """The alerts of ``control.alerts``. Raises MissingExtraError if a package that they need is
+    missing.
+    """
     if not config.control.alerts:
         return NoAlerts()
     return AlertWatch(config, state, holder)

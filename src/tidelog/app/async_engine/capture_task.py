@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore
-from tidelog.app.capture_run import Capture
+from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
 from tidelog.config import Config
 from tidelog.engine.events import Events
@@ -81,7 +81,7 @@ class CaptureTask:
         self._reader.commit(offset)
 
     def stop(self) -> None:
-        """What capture has read is durable when this returns."""
+        """Stop. What capture has read is durable when this returns."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Records of the event log → an engine's events, column-wise."""
+"""Decodes records of the event log into an engine's events, column by column."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decoded_events(
 def _events(
     records: pa.RecordBatch, schema: TableSchema, origin: SourceId
 ) -> tuple[EventBatch, Int64s]:
-    """And int64[n + 1], where the events of each record begin."""
+    """The decoded events, and int64[n + 1]: where the events of each record begin."""
     decoded = decode(records, schema)
     before, after = decoded.before, decoded.after
     assert before is not None

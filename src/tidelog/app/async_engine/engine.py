@@ -1,4 +1,4 @@
-"""Change events into a program's own hands."""
+"""The engine that gives change events to a Python program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tidelog.engine.ports import (
     SourceTask,
     Transform,
 )
-from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.engine.states import EngineState
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
@@ -112,7 +112,7 @@ class AsyncEngine:
         }
         dead_letters = None
         if section.dead_letter is not None:
-            dead_letters = DeadLetters(section.dead_letter / f"{name}.jsonl")
+            dead_letters = DeadLetterFile(section.dead_letter / f"{name}.jsonl")
         self._core = assemble(
             CaptureConnector(list(self._tasks.values())),
             _options(section),

@@ -17,7 +17,7 @@ from tidelog.engine.events import Events
 from tidelog.errors import EventLogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import is_url
+from tidelog.model.log_places import is_url
 from tidelog.model.records import Kind
 from tidelog.outputs.base.sections import StepSection
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.app.pipeline.run import check_spark, session
+from tidelog.app.pipeline.installed import check_spark
+from tidelog.app.pipeline.run import session
 from tidelog.config import Config
-from tidelog.engine.processing.workers import MakeWorkers, Work, Workers
+from tidelog.engine.processing.workers import EventWork, MakeWorkers, Workers
 
 
 def on_spark(config: Config) -> MakeWorkers:
     """What makes them. They use the session that runs, or one as `tidelog pipeline` starts it."""
 
-    def make(count: int, work: Work) -> Workers:
+    def make(count: int, work: EventWork) -> Workers:
         check_spark(config)
         from tidelog.spark.engine_jobs import SparkWorkers
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.adapters import FORMATTERS
 from tidelog.app.async_engine.steps import Route
 from tidelog.engine.event_batches import EventBatch, gathered
 from tidelog.engine.events import Events
 from tidelog.engine.messages import Messages
 from tidelog.errors import ConfigError
+from tidelog.kinds.adapters import FORMATTERS
 from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
 from tidelog.spark.sessions.installed import check_pyspark
 
 _Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
-"""Of messages: keys, values, headers, topics."""
+"""Columns of messages: keys, values, headers, topics."""
 
 
 class FormatSerializer:

@@ -156,7 +156,7 @@ _Columns = dict[str, _Kept]
 
 
 @dataclass(frozen=True)
-class _Table:
+class _StepTable:
     """What steps ask of the table that they are for."""
 
     schema: TableSchema
@@ -177,7 +177,7 @@ class _Table:
 
 
 def _shape(steps: Sequence[StepSection], schema: TableSchema, row: pa.StructType) -> _Shape:
-    table = _Table(schema, row)
+    table = _StepTable(schema, row)
     kept = {column.name: _Kept(at, column) for at, column in enumerate(schema.columns)}
     for step in steps:
         kept = _ACTIONS[step.action](step, kept, table)
@@ -197,19 +197,19 @@ def _shape(steps: Sequence[StepSection], schema: TableSchema, row: pa.StructType
     return _Shape(left, tuple(kept.values()), names)
 
 
-def _select(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+def _select(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     names = step.select or []
     table.check(step, names, kept)
     return {name: kept[name] for name in names}
 
 
-def _drop(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+def _drop(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     names = step.drop or []
     table.check(step, names, kept)
     return {name: each for name, each in kept.items() if name not in names}
 
 
-def _rename(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+def _rename(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     names = step.rename or {}
     table.check(step, names, kept)
     found = {names.get(name, name): each for name, each in kept.items()}
@@ -220,7 +220,7 @@ def _rename(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
     return found
 
 
-def _mask(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+def _mask(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     texts = step.mask or {}
     table.check(step, texts, kept)
     for name in texts:
@@ -233,7 +233,7 @@ def _mask(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
     return {**kept, **masked}
 
 
-def _hash(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+def _hash(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     names = step.hash or []
     table.check(step, names, kept)
     for name in names:
@@ -250,7 +250,7 @@ def _hash(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
 
 
 def _as_text(kept: _Kept, change: Callable[[pa.Array], pa.Array]) -> _Kept:
-    # Of a text of ours the source has no number.
+    # Our texts have no type number in the source.
     column = replace(kept.column, type_id=0, type_mod=-1, type_name="text", logical="text")
     return _Kept(kept.place, column, (*kept.changes, change))
 
@@ -269,7 +269,7 @@ def _hashed(salt: bytes, values: pa.Array) -> pa.Array:
     return pa.array(found, pa.string())
 
 
-_ACTIONS: Final[Mapping[str, Callable[[StepSection, _Columns, _Table], _Columns]]] = {
+_ACTIONS: Final[Mapping[str, Callable[[StepSection, _Columns, _StepTable], _Columns]]] = {
     "select": _select,
     "drop": _drop,
     "rename": _rename,

@@ -1,4 +1,6 @@
-"""Where a log goes on: at its tail or, if the user consents, behind what the source lacks."""
+"""Where a log continues: at its end or, if the user consents, after the part that the source no
+longer has.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ PASSED_KEY: Final = "log-gap-passed"
 
 
 class Gaps:
-    """Of one capture, over all its leaderships.
+    """The gaps of one capture, over all its leaderships.
 
     Args:
         dumps_again: whether the configuration says that what was missed may be dumped again.
@@ -40,8 +42,8 @@ class Gaps:
         """When a capture last went on behind one; None: none ever did."""
 
     def pass_over(self, gap: GapError) -> None:
-        """It was found while the log was read: the next session begins behind it. Raises it, unless
-        the user has consented.
+        """A gap was found while the log was read: the next session begins after it. Raises the
+        GapError unless the user has consented.
         """
         if not (self._consented and self._streaming):
             raise gap

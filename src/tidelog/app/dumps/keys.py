@@ -1,4 +1,4 @@
-"""Keys on their way to a dump, and those that it did not find: through the state store, in pieces.
+"""Keys that are given to a dump, and those that it did not find, as pieces in the state store.
 
 A command that named a million keys would be a document of many megabytes; so keys are stored first,
 under a fresh name, and the command carries the name.
@@ -32,7 +32,7 @@ MISSING = "missing-"  # followed by a dump's id: the keys that it did not find
 
 @dataclass(frozen=True, slots=True)
 class KeyScope:
-    """The one table that keys are of, and the columns that they may be given in."""
+    """The table of the given keys, and the columns of these keys."""
 
     schema: TableSchema
 
@@ -163,7 +163,7 @@ def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> Non
 
 
 def discard_keys(state: StateStore, command: Command) -> None:
-    """The command was refused: the keys that came with it are of no use."""
+    """Delete the keys that came with a command that was refused."""
     if isinstance(command, ExecuteSnapshot) and (command.key_set or "").startswith(GIVEN):
         KeySets(state).delete(str(command.key_set))
 

@@ -36,7 +36,7 @@ def reset_plan(config: Config) -> dict[str, Any]:
     ):
         if (leader := election.leader()) is not None:
             raise UsageError(
-                f"{leader} leads: stop capture first, those that stand by too. A capture that "
+                f"{leader} leads: stop capture first, and its standbys. A capture that "
                 "leads has no gap"
             )
         status = state.get(STATUS_KEY)

@@ -17,12 +17,12 @@ from tidelog.ports import StateStore
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "schedule/"
-"""Of the documents that hold, for each schedule, the last time of it that was asked for."""
+"""Prefix of the documents with the last time of each schedule for which a dump was requested."""
 LOOK_EVERY_S: Final = 5.0
 
 
 class DumpSchedule:
-    """Of a leading capture; used by one thread.
+    """The schedules of a leading capture; used by one thread.
 
     Each time of a schedule is asked for once, whoever leads: the command is given under a key that
     names it. A time is left out while the schedule's dump before it is not done.
@@ -90,7 +90,7 @@ class DumpSchedule:
             self._sent[sent] = command.dump_id
 
     def _tell_outcomes(self) -> None:
-        """Nobody waits for them: what was refused stands in the log."""
+        """Nobody waits for these dumps: the log says which were refused."""
         for sent, dump_id in list(self._sent.items()):
             outcome = self._mailbox.outcome(sent)
             if outcome is None:

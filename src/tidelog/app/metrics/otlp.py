@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog._version import __version__
 from tidelog.app.metrics.reading import Known, Readings
 from tidelog.app.metrics.starts import Starts
 from tidelog.app.metrics.table import Metric
 from tidelog.config.otlp import Otlp
 from tidelog.errors import MissingExtraError
+from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.control.channels.surface import Surface

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tidelog.app.metrics.reading import Readings
 from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.tokens import TAKEN, admitted
-from tidelog.control.channels.workers import BusyError, SilentError, Workers
+from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0
@@ -44,8 +44,8 @@ class Health:
         self._leader = leader
         self._tokens = tokens
         self._brake = brake or Brake()
-        self._workers = Workers(THREADS)
-        self._healthy = Workers(THREADS)  # of its own: whoever reads metrics keeps none from it
+        self._workers = RequestWorkers(THREADS)
+        self._healthy = RequestWorkers(THREADS)  # not for who reads metrics
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(readings))
 

@@ -114,7 +114,7 @@ def _commit_s(status: Mapping[str, Any], _found: Overview) -> float | None:
 
 
 def _left_s(_status: Mapping[str, Any], found: Overview) -> float | None:
-    """Of the dump that takes longest."""
+    """Seconds left of the dump that takes longest."""
     return max((each.left_s for each in found.dumps if each.left_s is not None), default=None)
 
 

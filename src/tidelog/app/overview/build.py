@@ -11,18 +11,19 @@ from tidelog.app.overview.document import (
     Delivering,
     Drop,
     Dumping,
-    Output,
+    OutputHealth,
     Overview,
-    Reading,
     Severity,
-    Source,
+    SourceHealth,
+    TableBeingRead,
     Verified,
 )
+from tidelog.app.overview.ended import dump_goes_on, table_has_ended
 from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
+from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.steering.danger import Kept
 from tidelog.model.units import brief_span
 
@@ -31,8 +32,8 @@ _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
 def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
-    """The overview of ``status``, as `tidelog.app.status` gives it; ``now_ms``: of the clock that
-    its ``updated_ms`` is of.
+    """The overview of ``status``, as `tidelog.app.status` gives it. ``now_ms``: now, by the clock
+    of its ``updated_ms``.
     """
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
@@ -47,7 +48,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     dumps = tuple(
         dumping(dump, written_ms or now_ms, before)
         for each in status.get("dumps") or ()
-        if (dump := as_held(each, holds_on(each, status))) and dump.get("status") in UNFINISHED
+        if (dump := as_held(each, holds_on(each, status))) and dump_goes_on(dump)
     )
     found = problems_of(status, source, outputs, age_s, now_ms)
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
@@ -79,7 +80,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     )
 
 
-def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Output, ...]) -> str:
+def _verdict(
+    worst: str, severity: Severity, source: SourceHealth, outputs: tuple[OutputHealth, ...]
+) -> str:
     if severity in (Severity.CRITICAL, Severity.WARNING):
         return worst
     lags = [source.lag_s, *(output.lag_s for output in outputs)]
@@ -100,8 +103,8 @@ def _verified(status: Mapping[str, Any]) -> Verified | None:
     return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
 
 
-def _source(status: Mapping[str, Any], silent_s: float) -> Source:
-    """``silent_s``: for so long nobody has told anything; the source went on all the while."""
+def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
+    """``silent_s``: seconds without news from capture; the source went on meanwhile."""
     told = dict(status.get("source") or {})
     lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
     if silent_s:
@@ -109,7 +112,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
     kept = Kept.told(told)
     paused = status.get("log_paused") or {}
-    return Source(
+    return SourceHealth(
         position=told.get("position"),
         lag_s=kept.lag_s,
         lag_bytes=status.get("lag_bytes"),
@@ -123,8 +126,8 @@ def _source(status: Mapping[str, Any], silent_s: float) -> Source:
     )
 
 
-def _output(row: Mapping[str, Any], *, led: bool) -> Output:
-    return Output(
+def _output(row: Mapping[str, Any], *, led: bool) -> OutputHealth:
+    return OutputHealth(
         pipeline=row["pipeline"],
         output=row["output"],
         state=row["state"],
@@ -188,12 +191,12 @@ def dumping(
     for table in tables:
         read = table.get("rows_read", 0)
         expected = _expected(table, before)
-        if table.get("status") in FINISHED:
+        if table_has_ended(table):
             expected = read
             done += 1
         known = known and expected is not None
         endless = endless or (expected is None and table.get("status") != TableStatus.PENDING)
-        shares += min(1.0, read / expected) if expected else table.get("status") in FINISHED
+        shares += min(1.0, read / expected) if expected else table_has_ended(table)
         total += max(read, expected or 0)
         left += max(0, (expected or 0) - read)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
@@ -217,7 +220,7 @@ def dumping(
         reason=dump.get("reason") or "",
         paused_by=dump.get("paused_by") or "",
         reading=tuple(
-            Reading(table["table"], table.get("rows_read", 0), _expected(table, before))
+            TableBeingRead(table["table"], table.get("rows_read", 0), _expected(table, before))
             for table in tables
             if table.get("status") == "running"
         ),
@@ -227,7 +230,7 @@ def dumping(
 
 
 def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None:
-    """Rows that a dump is to read of the table. ``before``: what the last dump of each read: a
+    """Rows that the dump will read of the table. ``before``: what the last dump of each read: a
     table that has not begun, or that the server has no statistics of, has no estimate yet.
     """
     keys: int | None = table.get("key_count")

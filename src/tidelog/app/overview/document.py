@@ -11,7 +11,7 @@ VERSION = 1
 
 
 class Severity(StrEnum):
-    """Of a problem, and of the whole: that of its worst problem."""
+    """The severity of a problem; of the whole: that of the worst problem."""
 
     OK = "ok"
     INFO = "info"
@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceHealth:
     """The source's log as capture follows it. None: not known.
 
     Attributes:
@@ -75,7 +75,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputHealth:
     """An output of a pipeline, as its pipeline noted it in the event log.
 
     Attributes:
@@ -177,7 +177,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableBeingRead:
     """A table that a dump reads at the moment; ``estimated_rows``: None if not known."""
 
     table: str
@@ -212,7 +212,7 @@ class Dumping:
     mode: str = ""
     reason: str = ""
     paused_by: str = ""
-    reading: tuple[Reading, ...] = ()
+    reading: tuple[TableBeingRead, ...] = ()
     failed: int = 0
     held: str = ""
 
@@ -307,8 +307,8 @@ class Overview:
     records: int
     tables_refused: int
     throttled: str
-    source: Source
-    outputs: tuple[Output, ...]
+    source: SourceHealth
+    outputs: tuple[OutputHealth, ...]
     dumps: tuple[Dumping, ...]
     problems: tuple[Problem, ...]
     pipelines: tuple[Delivering, ...] = ()

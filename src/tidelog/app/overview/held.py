@@ -1,4 +1,4 @@
-"""Dumps that capture holds though nobody paused them."""
+"""Dumps that capture itself makes wait, though nobody paused them."""
 
 from __future__ import annotations
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.app.overview.document import Output, Problem, Severity, Source
-from tidelog.capture.dumps.states import UNFINISHED
+from tidelog.app.overview.document import OutputHealth, Problem, Severity, SourceHealth
+from tidelog.app.overview.ended import dump_goes_on
 from tidelog.capture.steering.danger import NEARLY_FULL, Kept
 from tidelog.capture.steering.gate import Holds
 from tidelog.model.units import brief_span, format_bytes
 
 WORTH_A_WARNING = 0.4
-"""Of what the server may keep of its log: beyond `NEARLY_FULL` it is critical."""
+"""A pause is a warning above this share of the log that the server may keep, and critical above
+`NEARLY_FULL`.
+"""
 LATE_S = 300.0
 _PAGE = "docs/failure-modes.md#something-is-paused-and-was-forgotten"
 _GUARD_PAGE = "docs/failure-modes.md#the-sources-log-is-in-danger"
@@ -20,9 +22,9 @@ _GUARD_PAGE = "docs/failure-modes.md#the-sources-log-is-in-danger"
 
 def paused_problems(
     status: Mapping[str, Any],
-    source: Source,
+    source: SourceHealth,
     kept: Kept,
-    outputs: Sequence[Output],
+    outputs: Sequence[OutputHealth],
     now_ms: int,
 ) -> Iterator[Problem]:
     """Who paused what, and since when; what waits because of it."""
@@ -31,7 +33,9 @@ def paused_problems(
     yield from _held_dumps(status, now_ms)
 
 
-def _log(status: Mapping[str, Any], source: Source, kept: Kept, now_ms: int) -> Iterator[Problem]:
+def _log(
+    status: Mapping[str, Any], source: SourceHealth, kept: Kept, now_ms: int
+) -> Iterator[Problem]:
     """It grows worse as the server keeps more and more of its log."""
     pause = status.get("log_paused")
     if pause is None:
@@ -62,7 +66,7 @@ def _log(status: Mapping[str, Any], source: Source, kept: Kept, now_ms: int) -> 
 
 
 def _pipelines(
-    status: Mapping[str, Any], outputs: Sequence[Output], now_ms: int
+    status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
 ) -> Iterator[Problem]:
     for name, pause in sorted((status.get("paused_pipelines") or {}).items()):
         lags = [each.lag_s or 0.0 for each in outputs if each.pipeline == name]
@@ -83,7 +87,7 @@ def _pipelines(
 
 
 def _held_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
-    if not any(each.get("status") in UNFINISHED for each in status.get("dumps") or ()):
+    if not any(dump_goes_on(each) for each in status.get("dumps") or ()):
         return
     for hold in status.get("dumps_held") or ():
         span = brief_span(max(0, now_ms - hold["since_ms"]))

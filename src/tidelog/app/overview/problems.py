@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.app.overview.document import Output, Problem, Severity, Source
+from tidelog.app.overview.document import OutputHealth, Problem, Severity, SourceHealth
+from tidelog.app.overview.ended import dump_goes_on
 from tidelog.app.overview.paused import paused_problems
-from tidelog.capture.dumps.states import UNFINISHED
 from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
 from tidelog.model.units import brief_span, format_bytes
 
@@ -29,8 +29,8 @@ _PAGE = "docs/failure-modes.md"
 
 def problems_of(
     status: Mapping[str, Any],
-    source: Source,
-    outputs: Sequence[Output],
+    source: SourceHealth,
+    outputs: Sequence[OutputHealth],
     age_s: float | None,
     now_ms: int,
 ) -> Iterator[Problem]:
@@ -102,8 +102,10 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
         )
 
 
-def _kept(status: Mapping[str, Any], source: Source) -> Kept:
-    """As of now: ``source`` knows what has become of it since capture told it."""
+def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
+    """What the server keeps of its log. ``source`` already counts the time since capture wrote its
+    status.
+    """
     return Kept(
         source.retained_bytes,
         source.spare_bytes,
@@ -114,7 +116,7 @@ def _kept(status: Mapping[str, Any], source: Source) -> Kept:
     )
 
 
-def _of_source(status: Mapping[str, Any], source: Source) -> Iterator[Problem]:
+def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Problem]:
     if source.error is not None:
         yield _problem(
             "source-away",
@@ -141,7 +143,7 @@ def _of_source(status: Mapping[str, Any], source: Source) -> Iterator[Problem]:
         )
 
 
-def _retention(source: Source, kept: Kept) -> Iterator[Problem]:
+def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
     """Before the server removes what capture needs, or its disk fills."""
     danger = danger_of(kept)
     if danger is None:
@@ -184,7 +186,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _outputs(
-    status: Mapping[str, Any], outputs: Sequence[Output], now_ms: int
+    status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
 ) -> Iterator[Problem]:
     led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
@@ -257,7 +259,7 @@ def _outputs(
             )
 
 
-def fails(output: Output) -> bool:
+def fails(output: OutputHealth) -> bool:
     """Has nothing been brought over since it failed, though there is something?"""
     since = output.last_error_ms
     return bool(since is not None and output.behind_records and (output.committed_ms or 0) < since)
@@ -310,7 +312,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"tidelog resume CONFIG {dump['dump_id']}",
                 "a-paused-dump-was-forgotten",
             )
-        for table in dump.get("tables") or () if dump.get("status") in UNFINISHED else ():
+        for table in dump.get("tables") or () if dump_goes_on(dump) else ():
             if table.get("failed_ranges"):
                 yield _problem(
                     "rows-unread",

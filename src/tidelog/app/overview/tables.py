@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidelog.app.overview.document import Table, TableState
-from tidelog.capture.dumps.states import UNFINISHED
+from tidelog.app.overview.ended import dump_goes_on
 
 _DUMPED = "done"
 _READING = "running"
@@ -55,7 +55,7 @@ def _troubles(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[TableState
 def _dumping(status: Mapping[str, Any]) -> dict[str, TableState]:
     found: dict[str, TableState] = {}
     for dump in status.get("dumps") or ():
-        if dump.get("status") not in UNFINISHED:
+        if not dump_goes_on(dump):
             continue
         for table in dump.get("tables") or ():
             if table.get("status") == _READING:

@@ -12,11 +12,11 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.registry import OutputSection
@@ -56,7 +56,7 @@ def check_alone(config: Config, log: EventLog) -> None:
                     raise ConfigError(
                         f"output {name} writes to the place of output {other} of the pipeline "
                         f"{consumer.name}, where what both write would be twice. Give it another "
-                        "place, or tables of its own. If that pipeline is no more, delete "
+                        "place, or tables of its own. If that pipeline no longer exists, delete "
                         f"consumers/{consumer.name}.json in the event log's directory"
                     )
 

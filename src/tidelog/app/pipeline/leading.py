@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 0.05
 _CANCEL_S: Final = 0.5
 _ASKED_EVERY_S: Final = 0.5
-"""How often it looks whether another is to lead, where looks cost nothing."""
+"""How often it looks whether another process shall lead, where looks cost nothing."""
 
 
 _sessions: set[PipelineSession] = set()
@@ -191,8 +191,8 @@ class PipelineSession:
             done.wait(_CANCEL_S)  # jobs that go on end at their tasks' next look at the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:
-        """Ends the queries by ``ending`` if another is to lead. Apart from `_watch`, as the state
-        store may take its time to answer.
+        """Ends the queries by ``ending`` if another process shall lead. Not in `_watch`: the state
+        store may be slow to answer.
         """
         every_s = look_every_s(self._config.state.place) or _ASKED_EVERY_S
         while not done.wait(every_s):

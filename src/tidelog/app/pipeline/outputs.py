@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.adapters import OUTPUT_KINDS
 from tidelog.app.elections import pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.outputs.registry import OutputSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state

@@ -18,7 +18,8 @@ SPARINGLY: Final = 4
 
 
 class PipelinePause:
-    """Of one pipeline. `watch` is a thread's of its own: a store may take long to answer.
+    """Whether one pipeline is paused. `watch` runs on a thread of its own: a store may be slow to
+    answer.
 
     Args:
         state: where it is kept.
@@ -55,7 +56,7 @@ class PipelinePause:
         self._pause = found
 
     def refuse(self) -> None:
-        """Raises UsageError if it is paused: for who does not wait."""
+        """Raises UsageError if it is paused; for callers that do not wait."""
         if self._pause is not None:
             raise UsageError(
                 f"pipeline {self._name} is {self._pause.sentence()}: `tidelog resume CONFIG "

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.adapters import OUTPUT_KINDS
-from tidelog.app.capture_run import capture
+from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError, UsageError
+from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
-from tidelog.outputs.base.kinds import OwnKind
-from tidelog.outputs.registry import OutputSection
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -41,44 +39,9 @@ def session(config: Config) -> SparkSession:
     return spark_session(config.pipeline.master, conf=settings, delta=not iceberg, iceberg=iceberg)
 
 
-def check_spark(config: Config) -> bool:
-    """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
-    can't write what the outputs say, MissingExtraError if there is none.
-    """
-    from tidelog.spark.sessions.installed import check_spark_runs
-
-    kinds = {output.kind for output in config.outputs}
-    if "iceberg" not in kinds:
-        check_spark_runs()
-        return False
-    if "delta" in kinds:
-        raise UsageError(
-            "outputs of the kinds delta and iceberg can't run in one process: they need different "
-            "versions of Spark. Write two configurations with the same log and state, each with "
-            "its outputs, a pipeline.name and a pipeline.checkpoint of its own; run `tidelog "
-            "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
-            "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
-        )
-    check_spark_runs("iceberg")
-    from tidelog.outputs.lake import iceberg
-
-    iceberg.check_spark()
-    return True
-
-
-def check_installed(sections: Iterable[OutputSection]) -> None:
-    """Before anything is begun. Raises MissingExtraError if an output lacks what it is written
-    with.
-    """
-    for section in sections:
-        kind = OUTPUT_KINDS.get(section.kind)
-        if isinstance(kind, OwnKind):  # another distribution brings what it needs
-            kind.check_installed()
-
-
 class _Spark:
-    """The session of a pipeline's process. Whoever stands by has it running, so as to lead the
-    sooner; but not on a cluster, whose cores it would keep from the leader.
+    """The Spark session of a pipeline's process. A standby starts it early, to take over faster;
+    but not on a cluster, where it would take cores from the leader.
     """
 
     def __init__(self, config: Config) -> None:
@@ -114,7 +77,7 @@ def start_spark(config: Config) -> None:
 
 
 def cancel_spark_jobs() -> None:
-    """What Spark does for this process fails at once: for who does not wait for its end."""
+    """Cancel all Spark jobs of this process; they fail at once."""
     from pyspark import SparkContext
 
     context = getattr(SparkContext, "_active_spark_context", None)
@@ -129,7 +92,7 @@ def pipeline(
     on_progress: OnStatus = ignore,
     stop_event: threading.Event,
 ) -> None:
-    """Spark alone: bring the event log over to the outputs; stand by while another process does.
+    """Deliver the event log to the outputs; stand by while another process does so.
 
     With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
     """
@@ -230,10 +193,10 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         if not ended.is_set():
             complete.set()
 
-    def piping() -> None:
+    def delivering() -> None:
         pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
 
-    works = [capturing, *([piping] if config.outputs else [])]
+    works = [capturing, *([delivering] if config.outputs else [])]
     threads = [threading.Thread(target=guard, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()

@@ -2,7 +2,7 @@
 
 Nothing else of `tidelog.app` knows a kind of source. A new one of ours is a module beside
 `tidelog.app.sources.postgres`, a section in `tidelog.config.source` and a line in
-`tidelog.adapters`; its drivers are imported only for it.
+`tidelog.kinds.adapters`; its drivers are imported only for it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import Config
+from tidelog.kinds.adapters import SOURCE_KINDS
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -105,7 +105,7 @@ class SourceKind(Protocol):
     """
 
     def prepare(self) -> None:
-        """Load what capture has compiled, without connecting: a standby then leads the sooner."""
+        """Load compiled code without connecting, so that a standby takes over faster."""
         ...
 
     def log_reader(

@@ -126,7 +126,7 @@ class MySqlKind:
         return MySqlCatalogue(
             self._url,
             own_schemas=[source.watermark_schema],
-            own_tables=[source.signal_table] if source.signal_table else (),
+            metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
         )
 

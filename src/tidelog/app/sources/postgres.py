@@ -171,7 +171,7 @@ class PostgresKind:
         return PostgresCatalogue(
             self._here,
             own_schemas=[source.watermark_schema],
-            own_tables=[source.signal_table] if source.signal_table else (),
+            metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
             publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",
@@ -220,7 +220,7 @@ class PostgresKind:
         ).check()
 
     def _slot_owner(self) -> SlotOwner | None:
-        """As far as the event log tells; None if it can't be looked at, which `check` says."""
+        """The owner by the event log; None if the log can't be read, which `check` reports."""
         owner = SlotOwner(self._source.slot)
         try:
             if not EventLog.exists(self._log_place):

@@ -1,4 +1,4 @@
-"""What ``source.snapshot`` and its like say, as a `Snapshotter`."""
+"""The `Snapshotter` of a section ``source``: its ``snapshot`` and related options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ MODES: Final = {
 
 
 def snapshotter_of(source: Any) -> Snapshotter:
-    """Of a section ``source``. Raises ConfigError if the class that it names can't be had."""
+    """The snapshotter of a section ``source``. Raises ConfigError if the class that it names can't
+    be loaded.
+    """
     if source.snapshot == "custom":
         return _loaded(source.snapshot_class)
     if source.snapshot == "configuration_based":

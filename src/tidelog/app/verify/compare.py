@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.run import check_installed, check_spark, session
+from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.pipeline.run import session
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
@@ -203,7 +204,8 @@ class ComparedSource:
         return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
 
     def caught_up(self, copy: Copy) -> bool:
-        """As long as the copy comes nearer; once that was waited for in vain, not as long again.
+        """Has the copy caught up? Waits while it comes nearer; after a wait in vain, not as long
+        again.
 
         Comparing a copy that lacks much reads its rows one by one, again and again, and takes the
         cores from what it waits for.
@@ -286,7 +288,7 @@ def _repair(
 
     dump_id = f"repair-{new_id().lower()}"
     spelled = [spellings(key, schema, schema.match_key) for key in keys]
-    # Of two spellings the source has one, and the dump of the other would delete its copy.
+    # The source has one of two spellings; a dump of the other would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:

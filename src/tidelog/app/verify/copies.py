@@ -65,7 +65,7 @@ def has_copies(section: OutputSection) -> bool:
 
 
 def copies(config: Config, section: OutputSection, spark: SparkSession, origin: SourceId) -> Copies:
-    """Those of an output that `has_copies`."""
+    """The copies of an output that `has_copies`."""
     if isinstance(section, DeltaSection):
         return _DeltaCopies(config, section, spark, origin)
     if isinstance(section, IcebergSection):

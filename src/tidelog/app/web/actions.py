@@ -25,7 +25,7 @@ THE_LOG: Final = "the source's log"
 
 
 def command_of(asked: Any, by: str) -> tuple[Command, str]:
-    """The command that ``asked`` describes, and what it is about, for the list of who did what.
+    """The command that ``asked`` describes, and its subject, for the audit list.
 
     Raises:
         UsageError: it describes none.

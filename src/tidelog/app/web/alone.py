@@ -56,8 +56,7 @@ def serve_page(
     listening = listen(host, port)
     if listening is None:
         raise UsageError(
-            f"{host}:{port} is taken, by a capture perhaps that has a page of its own there: "
-            "choose another --port"
+            f"{host}:{port} is taken, perhaps by a capture with its own page: choose another --port"
         )
     with listening:
         web.start()

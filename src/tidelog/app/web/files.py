@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from tidelog._version import __version__
+from tidelog.system.version import __version__
 
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",

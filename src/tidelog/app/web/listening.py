@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket | None:
 
 
 def url_of(listening: socket.socket) -> str:
-    """As a browser takes it."""
+    """The URL of the socket, as a browser takes it."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -1,4 +1,6 @@
-"""Looks at one Tidelog, on a thread of its own: a state store that hangs holds up nobody else."""
+"""Looks at one Tidelog, on a thread of its own, so that a state store that hangs delays nobody
+else.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _END_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found. All pages that are open have the same: nobody changes it.
+    """What was found. All open pages share it, so it is never changed.
 
     Attributes:
         overview: without its tables; None: it could not be read.

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidelog.app.web.files import HEADERS
-from tidelog.app.web.sessions import Role, Session, Sessions
+from tidelog.app.web.sessions import Role, Sessions, WebSession
 
 MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"
@@ -46,8 +46,8 @@ def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
     return {role: f"tidelog_{port}_{mark}" for role, mark in sessions.marks().items()}
 
 
-def find_session(request: Request, sessions: Sessions) -> Session | None:
-    """Who asks; None: nobody who has logged in."""
+def find_session(request: Request, sessions: Sessions) -> WebSession | None:
+    """The session of the request; None: nobody has logged in."""
     for name in cookie_names(request, sessions).values():
         found = sessions.of(request.cookies.get(name, ""), time.time())
         if found is not None:
@@ -55,8 +55,8 @@ def find_session(request: Request, sessions: Sessions) -> Session | None:
     return None
 
 
-def session_of(request: Request, sessions: Sessions) -> Session:
-    """Who asks. Raises Refused if nobody has logged in."""
+def session_of(request: Request, sessions: Sessions) -> WebSession:
+    """The session of the request. Raises Refused if nobody has logged in."""
     found = find_session(request, sessions)
     if found is None:
         raise Refused(401, "LoggedOut", "log in first")
@@ -69,7 +69,7 @@ def check_from_here(request: Request) -> None:
         raise Refused(403, "CrossSite", "another site's page sent this request")
 
 
-def operator_of(request: Request, sessions: Sessions) -> Session:
+def operator_of(request: Request, sessions: Sessions) -> WebSession:
     """Who wants something done. Raises Refused unless it is an operator, by means of our page."""
     session = session_of(request, sessions)
     check_from_here(request)

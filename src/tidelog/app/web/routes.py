@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog._version import __version__
 from tidelog.app.web.actions import command_of, texts
 from tidelog.app.web.files import HEADERS, page_files
 from tidelog.app.web.requests import (
@@ -31,14 +30,15 @@ from tidelog.app.web.requests import (
     refusal,
     session_of,
 )
-from tidelog.app.web.sessions import LASTS_S, Role, Session, Sessions
+from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
 from tidelog.app.web.site import Site
 from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
 from tidelog.config import Rest
 from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.tokens import TOO_MANY_SAID
-from tidelog.control.channels.workers import BusyError, SilentError, Workers
+from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
 from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.system.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Web:
         self._sites = sites
         self._sessions = Sessions(tokens)
         self._brake = brake or Brake()
-        self._workers = [Workers(SITE_THREADS) for _ in sites]
+        self._workers = [RequestWorkers(SITE_THREADS) for _ in sites]
         self._files = page_files()
         self._closed = threading.Event()
         self._streams = 0
@@ -277,7 +277,7 @@ def tokens_of(rest: Rest) -> dict[Role, str]:
     return found
 
 
-def _who(session: Session, request: Request) -> dict[str, str]:
+def _who(session: WebSession, request: Request) -> dict[str, str]:
     address = request.client.host if request.client else ""
     return {"name": session.name or "an operator", "role": session.role, "address": address}
 

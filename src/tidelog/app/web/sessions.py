@@ -33,8 +33,8 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Somebody who logged in.
+class WebSession:
+    """A user who has logged in.
 
     Attributes:
         name: as they said it; nobody has checked it.
@@ -56,17 +56,17 @@ class Sessions:
         self._closed: deque[str] = deque(maxlen=_CLOSED)
 
     def open(self, token: str, name: str, now_s: float) -> tuple[Role, str] | None:
-        """Role and cookie of a new session; None: nobody has this token."""
+        """Role and cookie of a new session; None: the token is wrong."""
         given = token.encode("utf-8", "replace")
         for role, known in self._tokens.items():
             if hmac.compare_digest(given, known.encode()):
                 shown = "".join(filter(str.isprintable, name)).strip()[:NAME_LENGTH]
-                session = Session(role, shown, int(now_s) + LASTS_S, secrets.token_hex(16))
+                session = WebSession(role, shown, int(now_s) + LASTS_S, secrets.token_hex(16))
                 body = base64.urlsafe_b64encode(json.dumps(asdict(session)).encode()).decode()
                 return role, f"{body}.{self._mac(role, 'session', body)}"
         return None
 
-    def of(self, cookie: str, now_s: float) -> Session | None:
+    def of(self, cookie: str, now_s: float) -> WebSession | None:
         """Whose cookie this is; None: it is not ours, or has ended."""
         body, _, mac = cookie.partition(".")
         role = next(
@@ -75,28 +75,28 @@ class Sessions:
         if role is None:
             return None
         try:  # only once it is known to be ours; of another version perhaps
-            found = Session(**json.loads(base64.urlsafe_b64decode(body)))
+            found = WebSession(**json.loads(base64.urlsafe_b64decode(body)))
         except TypeError:
             return None
         if found.role != role or found.until_s <= now_s or found.nonce in self._closed:
             return None
-        return Session(role, found.name, found.until_s, found.nonce)
+        return WebSession(role, found.name, found.until_s, found.nonce)
 
     def marks(self) -> dict[Role, str]:
-        """Of each role's token: what its cookies are named by. Only who has the token gets one, so
-        nobody learns anything of another's.
+        """For each role's token, the name of its cookies. Only a holder of the token gets one, so
+        it tells others nothing.
         """
         return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
 
-    def csrf(self, session: Session) -> str:
+    def csrf(self, session: WebSession) -> str:
         """What each request that changes something carries beside the cookie."""
         return self._mac(session.role, "csrf", session.nonce)
 
-    def is_meant(self, session: Session, csrf: str) -> bool:
+    def is_meant(self, session: WebSession, csrf: str) -> bool:
         """Was the request sent by our page?"""
         return _equal(self.csrf(session), csrf)
 
-    def close(self, session: Session) -> None:
+    def close(self, session: WebSession) -> None:
         """Ends it in this process; whoever closes it gives up the cookie."""
         self._closed.append(session.nonce)
 

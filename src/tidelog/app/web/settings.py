@@ -10,7 +10,7 @@ from pydantic import BaseModel, SecretStr
 from tidelog.app.redaction import redacted
 from tidelog.config import Config
 from tidelog.config.loading import SECRET
-from tidelog.sections import SecretUrl
+from tidelog.kinds.sections import SecretUrl
 
 HIDDEN: Final = "(hidden)"
 FROM_VARIABLE: Final = "(from a variable)"

@@ -48,7 +48,7 @@ class Fall:
 
 
 def falls(series: Series) -> Iterator[Fall]:
-    """Those in the operations of one table and kind by bucket; None: not known."""
+    """The falls in the operations of one table and kind, by bucket; None: not known."""
     at = 0
     while at <= len(series) - LASTING:
         level = _level(series, at)

@@ -20,7 +20,7 @@ from tidelog.ports import StateStore
 
 ACTIVITY_KEY: Final = "activity"
 GAP_S: Final = 10.0
-"""Nobody looked for so long: capture may have stood still meanwhile."""
+"""Nobody looked for longer than this: capture may have stood still."""
 LATE_S: Final = 60.0
 """What comes now happened at another time."""
 DROPS: Final = 20
@@ -31,7 +31,7 @@ for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP
 
 
 class Activity:
-    """Thread-safe. Goes on from what was stored by who led before. ``table_of``: the name of a
+    """Thread-safe. Goes on from what the last leader stored. ``table_of``: the name of a
     schema id's table.
     """
 
@@ -101,7 +101,7 @@ class Activity:
 
 
 def _drops(day: Day) -> list[dict[str, Any]]:
-    """Those that last first, then the newest."""
+    """Drops that last come first, then the newest."""
     found = [
         (fall.end is not None, -fall.start, table, kind, fall)
         for table in day.since

@@ -30,10 +30,12 @@ SHAPES_KEY = "table-shapes"
 VERSIONS_KEY = "table-versions"
 """What `Catalogue.versions` gave of each table before its shape was judged."""
 WHOLE_EVERY_S = 600.0
-"""So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
+"""Seconds between two comparisons of everything, whatever the catalogue's stamp says: a role's
+rights may have changed.
+"""
 
 MAX_AWAY = 10_000
-"""So many names are remembered of tables that are not there."""
+"""How many names of tables that do not exist are remembered."""
 
 _UNKNOWN = ""  # a fingerprint that any other differs from
 
@@ -80,9 +82,9 @@ class CatalogueWatch:
         self._dump_new = dump_new
         self.earlier_writers = EarlierWriters(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
-        """Told the relations' numbers of tables whose shapes were judged, by table."""
+        """Called with the relation numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
-        """Told all tables that there are, where another one would be dumped as new."""
+        """Called with all existing tables, where any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
         self._begun = False
@@ -174,7 +176,7 @@ class CatalogueWatch:
                 reason = "the table is new"
             else:
                 reason = "its rows may have changed without row events"
-            # Of a new table without a key the dump fails, which says that it can't be dumped.
+            # The dump of a new table without a key fails, which says that it can't be dumped.
             wanted = new or bool(shape.schema.key)
             if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
                 if wanted:
@@ -277,7 +279,7 @@ class CatalogueWatch:
         return dict(self._kept)
 
     def _last_known(self) -> Mapping[str, str]:
-        """As `_known`, without a request to the store: nobody else writes it while we lead."""
+        """As `_known`, without a request to the store: only the leader writes it."""
         return self._known() if self._kept is None else self._kept
 
     def _keep(self, shapes: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ LAST_RETRY_S = 3600.0
 
 
 class RefusedTables:
-    """What is refused, by table and by who found it. Thread-safe; durable when a call returns.
+    """The refused tables, and what refused each. Thread-safe; durable when a call returns.
 
     Who finds it (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
 
@@ -136,7 +136,7 @@ class RefusedTables:
                 self._store()
 
     def keep(self, tables: Sequence[TableName]) -> None:
-        """Of all others nothing is owed: they are gone, or captured no more."""
+        """All other tables are owed no dump: they are gone, or no longer captured."""
         with self._lock:
             names = {str(table) for table in tables}
             gone = [n for n, e in self._known.items() if n not in names and e["owed"]]
@@ -210,8 +210,8 @@ class RefusedTables:
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
-        """Those that keep every table from being dumped. Noted, for tables are asked for one by
-        one, and thousands may be refused.
+        """The causes that keep every table from being dumped. They are kept, because tables are
+        asked for one by one, and thousands may be refused.
         """
         return [
             cause
@@ -228,7 +228,7 @@ class RefusedTables:
 
 
 class RefusingCatalogue:
-    """`tidelog.ports.Catalogue` in which the shape of a refused table can't be had.
+    """A `tidelog.ports.Catalogue` that raises for the shape of a refused table.
 
     Args:
         catalogue: of the source.

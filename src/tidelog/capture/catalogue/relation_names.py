@@ -43,8 +43,8 @@ class RelationNames:
         self._change(lambda _known: {str(table): relation_id})
 
     def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
-        """The tables whose rows the log does not show rightly, by a relation that it names. Once
-        they are stored, `bears` is to be called.
+        """The tables whose rows the log shows wrongly, by the relation that it names. Call `bears`
+        once they are stored.
         """
         name, relation_id, xid = str(named.table), named.relation_id, named.xid
         with self._lock:

@@ -50,13 +50,13 @@ log shows from there on is held against it."""
 UNLOGGED_KEY = "unlogged-rows"
 """Tables whose rows changed without the log saying how, and why, until their dumps are stored."""
 SETTLE_S = 5.0
-"""So long a dump waits for transactions that only the catalogue's difference has to wait for."""
+"""How long a dump waits for transactions that only a difference in the catalogue must wait for."""
 LOG_WAIT_S = 0.5
 ABSENT_S = 2.0
-"""So often a table that is to be dumped and does not exist is looked for."""
+"""How often it looks for a table to dump that does not exist."""
 FAILED_SHOWN = 100
 REPEAT_EVERY_S = 10.0
-"""So often dumps that failed are looked for."""
+"""How often it looks for failed dumps."""
 TURN_S = 0.02
 
 
@@ -252,7 +252,7 @@ class AutomaticDumps:
         behind = dumped is not None and reached >= dumped[1]
         if dumped is not None:
             at_dump = TableSchema.from_json(dumped[0])
-            # Of what stands before, only this is known to be no newer than the dump.
+            # Of the earlier schemas, only this one is known to be no newer than the dump.
             if behind or at_dump.fingerprint == schema.fingerprint:
                 previous = at_dump
         reason = None

@@ -375,7 +375,7 @@ class ChunkQueue:
             task.cut = True
 
     def put_rest(self, task: Task, after: Key | None) -> None:
-        """Read what of the task's range lies behind ``after`` as a chunk of its own."""
+        """Read the rest of the task's range, after ``after``, as another chunk."""
         if task.span < 2 * task.step or not task.step:
             # No finer than such numbers can tell apart.
             task.step = max(task.span / RESTS, math.ulp(task.order + task.span))

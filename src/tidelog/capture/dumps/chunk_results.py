@@ -31,13 +31,13 @@ from tidelog.system import failpoints
 
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
-"""So many times a chunk's connection broke, and another could be made: the chunk is to blame."""
+"""A chunk fails when its connection broke so often, and a new one could be made each time."""
 TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader connects anew; a lock will be let go."""
 
 
 class ChunkResults:
-    """Draws the consequences of a chunk's end. The coordinator's lock is held by who calls."""
+    """Acts on the end of a chunk. The caller holds the coordinator's lock."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class ChunkResults:
             self._tables.fail(task.dump, task.progress, reason)
             self.drop(task)
             return False
-        if not _is_hopeless(error) and task.failures < READS_BEFORE_HALVING:
+        if not _is_permanent(error) and task.failures < READS_BEFORE_HALVING:
             self._queue.again(task, ChunkInput.FAIL)
             return False
         self._queue.doubt(task)
@@ -178,14 +178,14 @@ class ChunkResults:
                 task.meet(ChunkInput.ANSWERED)
                 self._refetched(task, ())
                 return
-        elif _is_hopeless(error) or found is None:
+        elif _is_permanent(error) or found is None:
             self._tables.fail(task.dump, task.progress, str(error))
             self.drop(task)
             return
         self._halve(task)
 
     def _refuse(self, task: Task, error: SourceError) -> None:
-        """Keys that are to be read again wait until the table can be read."""
+        """Refuse the chunk. Keys to read again wait until the table can be read."""
         if task.dump is None or task.progress is None:
             self._queue.again(task, ChunkInput.AGAIN)
         else:
@@ -237,7 +237,7 @@ class ChunkResults:
         self._store.store(task.dump)
 
     def drop(self, task: Task) -> None:
-        """A chunk of a table that was cancelled or has failed is of no use any more."""
+        """Drop a chunk whose table was cancelled or has failed."""
         task.meet(ChunkInput.DROP)
         self._queue.end(task.window)
         self._tables.release(task.table)
@@ -247,7 +247,7 @@ class ChunkResults:
         self._tables.release(task.table)
 
 
-def _is_hopeless(error: SourceError) -> bool:
+def _is_permanent(error: SourceError) -> bool:
     """Would reading the same again be in vain?"""
     return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 

@@ -376,7 +376,9 @@ class DumpCoordinator:
         return task
 
     def _next_of_dumps(self, readers: int) -> Task | None:
-        """Of each dump in turn, so that several share the readers; the most urgent ones first."""
+        """The next task, from each dump in turn, so that several share the readers; the most urgent
+        dumps first.
+        """
         dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
         for dump in self._turns.order(dumps):
             task = self._tables.next_of(dump, readers)

@@ -21,7 +21,7 @@ NAMED_TABLES = 100
 
 
 class DumpNotices:
-    """Builds notifications and hands them on. The coordinator's lock is held by who calls."""
+    """Builds notifications and hands them on. The caller holds the coordinator's lock."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
@@ -86,8 +86,8 @@ class DumpNotices:
         self._tell(dump, NotificationType.RESUMED, data_collections=_names(dump))
 
     def finished(self, dump: DumpState, *, stopped: bool = False) -> None:
-        """As Debezium's: ABORTED is what was ``stopped``, and a blocking dump that failed. Who
-        waits for COMPLETED must not wait for ever because a table could not be read.
+        """As Debezium's: ABORTED is what was ``stopped``, and a blocking dump that failed. A
+        program that waits for COMPLETED must not wait for ever because a table could not be read.
         """
         for table in dump.tables:
             self._told_at.pop((dump.dump_id, table.table), None)

@@ -36,9 +36,9 @@ def in_order(
 def smallest_first(
     tables: Iterable[TableName], estimated_rows: Mapping[TableName, int]
 ) -> list[TableName]:
-    """So that most of them are there soon, and none waits for one that takes hours. Those of about
-    the same size (less than twice as large, or less than `SMALL` rows) stay in their order; those
-    that the source has no statistics of come last.
+    """The tables by size, so that most are done soon, and none waits for one that takes hours.
+    Those of about the same size (less than twice as large, or less than `SMALL` rows) stay in their
+    order; those that the source has no statistics of come last.
     """
 
     def size(table: TableName) -> tuple[bool, int]:

@@ -29,10 +29,12 @@ from tidelog.ports import ChunkReader, ChunkRequest
 
 SMOOTHING = 0.2
 AIM = 0.75
-"""Of the room that a chunk has, because rows differ: one that takes more is ended early."""
+"""The share of a chunk's room to plan for, because rows differ; a chunk that needs more is ended
+early.
+"""
 TURN_S = 0.2
 MAX_FAILURES = 3
-"""Of one look; then a reader cuts the chunk, which also finds what can't be read in it."""
+"""Failures of one look. After these a reader cuts the chunk, and finds what can't be read in it."""
 TRANSIENT = (ChunkBusyError, ChunkLostError, ConnectionLostError)
 """A lock will be let go, the reader connects anew."""
 LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them

@@ -1,4 +1,4 @@
-"""Which keys are to be read again; stored, so that they are read after a crash as well.
+"""The keys to read again. They are stored, so that they are read after a crash too.
 
 They lie in the state store in pieces, each a document of its own: asking for keys costs what these
 cost, however many wait, and only those that are being read are in memory. Pieces hold key values
@@ -27,7 +27,7 @@ OPEN_KEYS = 500
 
 @dataclass(frozen=True, slots=True)
 class RefetchTable:
-    """A table whose keys, of these columns, are to be read again."""
+    """A table with keys to read again, and the columns of these keys."""
 
     table: str
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Keys to read now, and the pieces that they are of; each key is in one of them or more."""
+    """Keys to read now, and their pieces; each key is in one or more of these."""
 
     refetch_table: RefetchTable
     pieces: tuple[Piece, ...]
@@ -187,7 +187,7 @@ class RefetchQueue:
 
     @property
     def number(self) -> int:
-        """Of the newest request."""
+        """The number of the newest request."""
         with self._lock:
             return self._number
 
@@ -289,8 +289,8 @@ class RefetchQueue:
             piece.keys = None
 
     def _remove(self, refetch_table: RefetchTable, piece: Piece, keys: Iterable[Key]) -> None:
-        """Let these keys go. Their document stays as it is until it is of no use: what was read is
-        read again after a crash, and does no harm.
+        """Forget these keys. Their document stays until none of its keys is needed: keys that are
+        read again after a crash do no harm.
         """
         assert piece.keys is not None
         for key in keys:

@@ -47,9 +47,9 @@ from tidelog.ports import Catalogue, TableShape
 
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
-"""So begin the names of further dumps that capture asks for."""
+"""Prefixes of the ids of other dumps that capture itself requests."""
 REFETCH_END_S = 5.0
-"""So long a table that was read to its end waits for a moment without keys to be read again."""
+"""How long a table that was read to its end waits for a moment without keys to read again."""
 
 
 Found = TableShape | SourceError | None
@@ -57,7 +57,7 @@ Found = TableShape | SourceError | None
 
 
 class DumpTables:
-    """Starts and ends the tables of dumps. The coordinator's lock is held by who calls."""
+    """Starts and ends the tables of dumps. The caller holds the coordinator's lock."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class DumpTables:
         return None
 
     def begin(self, dump: DumpState) -> None:
-        """Tell that the dump starts, and what of it can't be dumped; once."""
+        """Notify, once, that the dump starts, and which of its tables can't be dumped."""
         if dump.status is not DumpStatus.QUEUED:
             return
         dump.meet(DumpInput.BEGIN)
@@ -239,7 +239,7 @@ class DumpTables:
     # ------------------------------------------------------------ end
 
     def _complete_if_read(self, run: TableRun) -> None:
-        """Append the dump's last record, once all is read, also what is to be read again."""
+        """Append the dump's last record once everything is read, also the keys to read again."""
         dump, progress = run.dump, run.progress
         if not self._queue.exhausted(progress):
             return

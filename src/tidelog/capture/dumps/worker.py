@@ -36,7 +36,9 @@ from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
 from tidelog.system import failpoints
 
 NICE = 10
-"""Of the threads that read chunks: the log's, and a database on the same host, come first."""
+"""The niceness of threads that read chunks: the log's thread, and a database on the same host, come
+first.
+"""
 OVERDUE_S = 10.0
 """After this long a window that is still open is looked at: has the log passed its watermark?"""
 
@@ -44,7 +46,7 @@ OVERDUE_S = 10.0
 FIRST_READ_S = 2.0
 """The first chunk is read alone for no longer than this."""
 HELD_S = 5.0
-"""So long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
+"""How long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
 DDL of the table waits for the transaction, and whatever comes after waits for the DDL.
 """
 
@@ -292,8 +294,8 @@ def _list(key: Key | None) -> list[str | None] | None:
 
 
 class ChunkReaders:
-    """As many threads as are wanted; they are started when there is work, and their connections
-    are closed when fewer are wanted.
+    """The threads that read chunks. They are started when there is work; connections are closed
+    when fewer are wanted.
 
     Args:
         open_reader: a new reader; it connects when it is first used.

@@ -16,9 +16,9 @@ from tidelog.model.units import brief_span, format_bytes
 SOON_S = 3600.0
 """What is lost within this time is about to be lost."""
 NEARLY_FULL = 0.8
-"""Of what the server may keep."""
+"""Share of the log that the server may keep."""
 MUCH_KEPT_BYTES = 10 << 30
-"""Where the server has no limit, and nobody said what is much."""
+"""What counts as much where the server has no limit and the configuration says nothing."""
 EASED = 0.75
 """A danger that has begun is over when these limits, each less a quarter, are kept to as well: else
 dumps would stop and go with every file that the server lets go of."""

@@ -1,4 +1,4 @@
-"""Why dumps wait though nobody paused them: capture itself holds them, and lets them go on."""
+"""Why dumps are held: capture itself makes them wait, and lets them go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Holds(StrEnum):
     """What holds dumps."""
 
     LOG_PAUSED = "log_paused"
-    """Nothing is read: watermarks would stand in a log that nobody reads."""
+    """The log is paused, so nobody would read the watermarks."""
     LOG_IN_DANGER = "log_in_danger"
     """Keys that the log has only in part are read again all the same: there are few of them, and
     without them outputs lack columns."""
@@ -56,7 +56,7 @@ class DumpGate:
 
     @property
     def all_waits(self) -> bool:
-        """Also keys that are to be read again?"""
+        """Do keys to read again wait too?"""
         return Holds.LOG_PAUSED in self._holds
 
     def summary(self) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ from tidelog.ports import StateStore
 logger = logging.getLogger(__name__)
 
 STOP_AFTER_S = 300.0
-"""So long a danger must last, without getting less, before capture stops for it: a capture that
-was away and catches up must not be stopped for what it is mending."""
+"""How long a danger must last without getting less before capture stops. A capture that was away
+and is catching up must not be stopped.
+"""
 LESS = 0.999
 """Of the least that was kept: that is getting less. A large backlog takes hours at any speed, so a
 part of it tells nothing; what a transaction holds, or a capture that reads too slowly, never falls

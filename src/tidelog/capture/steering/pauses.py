@@ -26,7 +26,7 @@ for room in its buffer, or for a blocking dump.
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """``by``: who wants it, as the command said it; empty: nobody said."""
+    """``by``: who asked for it, as the command says; empty: not known."""
 
     by: str
     since_ms: int

@@ -11,7 +11,7 @@ BURST_S = 0.25
 
 
 class ReadRate:
-    """Of one engine, used by its thread.
+    """The read rate of one engine, used by its thread.
 
     Args:
         limit: bytes a second; None: no limit.
@@ -23,7 +23,7 @@ class ReadRate:
         self._at: float | None = None
 
     def took(self, size: int) -> None:
-        """So many bytes were read."""
+        """Count bytes that were read."""
         if self._limit is not None:
             self._budget -= size
 

@@ -23,9 +23,7 @@ room is a sawtooth: the server lets go of whole files, at checkpoints and ends o
 
 
 class SourceWatch:
-    """What the last answers of the source say. Thread-safe. Times are of a clock that only runs
-    forward.
-    """
+    """What the last answers of the source say. Thread-safe. Times are of a monotonic clock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tidelog.capture.dumps.state import DumpState
 
 OTHERS_EVERY = 4
-"""One chunk of so many is of a dump that is less urgent, so that none waits for ever."""
+"""One of so many chunks is taken from a less urgent dump, so that no dump waits for ever."""
 
 
 class DumpTurns:

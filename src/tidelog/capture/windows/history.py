@@ -1,4 +1,4 @@
-"""What of the recent log a chunk's snapshot must be held against. Pure: no clock, no I/O.
+"""The part of the recent log that a chunk's snapshot is compared with. Pure: no clock, no I/O.
 
 PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
 watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
@@ -134,8 +134,8 @@ class ChangedKeys:
         return int(self.key.nbytes) + 25 * len(self)
 
     def completed(self) -> pa.BinaryArray:
-        """Those whose whole state the records tell: a record has all columns, or says that the key
-        is gone, and none that lacks columns brings a row to the key after that.
+        """The keys whose whole state is in the records: a record has all columns, or deletes the
+        key, and no later partial record brings a row to the key.
         """
         completing = np.isin(self.effect, COMPLETING)
         if not (self.effect == KeyEffect.MOVED_PARTIAL).any():
@@ -204,7 +204,7 @@ class KeyHistory:
         self._seeded |= xids
 
     def not_held(self, xids: set[int]) -> set[int]:
-        """Of transactions in batches before `since`: those whose keys are not held."""
+        """The transactions in batches before `since` whose keys are not held."""
         return xids - self._seeded
 
     def forget_visible(self, snapshots: list[Snapshot]) -> None:

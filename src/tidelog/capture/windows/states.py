@@ -40,7 +40,7 @@ class VoidReason(Enum):
 
     ORDER = "watermarks out of order"
     SCHEMA = "the table's schema changed inside the window"
-    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
+    KEYS_NOT_HELD = "an unseen transaction changed the table and its keys are not held"
     UNDECIDED = "transactions emitted before the start are not known yet"
     DISCARDED = "discarded"
 

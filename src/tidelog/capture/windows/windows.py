@@ -29,8 +29,8 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
 FOUND_BYTES = 64 << 20
-"""Of keys read back from the event log for one chunk; with more of them it waits until the
-transactions that changed them can be seen.
+"""Most bytes of keys read back from the event log for one chunk. With more, the chunk waits until
+the transactions that changed them are visible.
 """
 
 
@@ -52,7 +52,9 @@ class Window:
     """
     schema_shown: int | None = None
     seeds: int = 0
-    """Of the journal, when the window was registered: it holds what this window can't see."""
+    """The journal's number of seeds when the window was registered: it has what this window can't
+    see.
+    """
     floor: Snapshot | None = None
     """A snapshot taken before the window was registered: its own will see at least as much."""
     status: WindowStatus = WINDOWS.start
@@ -63,7 +65,7 @@ class Window:
 
 @dataclass(slots=True)
 class Closed:
-    """A window that closed: ``rows`` are to be appended here, before any later record.
+    """A window that closed: append ``rows`` here, before any later record.
 
     ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
     complete them.
@@ -172,7 +174,7 @@ class Windows:
             self._by_position.append(window)
 
     def discard(self, window: Window) -> None:
-        """Its chunk is of no use: it is to close no more."""
+        """Drop the window: its chunk is not needed."""
         window.meet(WindowInput.DISCARD)
         self._forget(window)
 

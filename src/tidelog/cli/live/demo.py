@@ -17,7 +17,7 @@ from tidelog.cli.live.errors_above import ErrorsAbove
 from tidelog.cli.live.fetching import Lines, with_bar
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import bar
-from tidelog.cli.watch.lines import NAME, Section, fact, fitted, section, sparks, wrapped
+from tidelog.cli.watch.lines import NAME, ScreenSection, fact, fitted, section, sparks, wrapped
 from tidelog.model.units import brief_span
 from tidelog.system.fetching import Fetching
 
@@ -123,7 +123,7 @@ def _dump(dump: Document) -> Text:
     return text.append(f", {dump['superseded']:,} superseded", style="blue")
 
 
-def _story(moments: Sequence[Document], width: int) -> Section:
+def _story(moments: Sequence[Document], width: int) -> ScreenSection:
     """The last ones if there is no room for all."""
     lines = []
     for moment in moments:
@@ -135,7 +135,7 @@ def _story(moments: Sequence[Document], width: int) -> Section:
             for line in its:
                 line.stylize(STYLES["critical"], NAME)
         lines += its
-    return Section(
+    return ScreenSection(
         3, len(lines), min(len(lines), 6), lambda room: lines[max(0, len(lines) - room) :]
     )
 

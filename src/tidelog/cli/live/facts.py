@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
-"""Of a document: a name, what is to say, and how much of it is done if that is to be drawn."""
+"""The facts of a document: name, text, and the share that is done, where a bar shall show it."""
 
 _CELLS = 20
 
@@ -25,7 +25,7 @@ _CELLS = 20
 def live_facts(
     title: str, facts: Facts, *, as_json: bool, quiet: bool = False
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """What to tell documents to.
+    """A function that shows the documents that it is given.
 
     Args:
         title: begins plain lines.

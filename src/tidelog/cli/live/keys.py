@@ -21,8 +21,8 @@ _NAMED: Final = {
 
 
 class Keys:
-    """Of the terminal that this process has in the foreground; none elsewhere. Ctrl-C still is a
-    signal. A context manager.
+    """Keys from the terminal, while this process is in the foreground. Ctrl-C stays a signal. A
+    context manager.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _JOIN_S = 5.0
 PAID_LINES_S = 300.0
 """Between plain lines, where each request to the state store is paid for: one look makes ten."""
 BEGUN_S = 40.0
-"""By then the first line there is to say."""
+"""When the first line must be shown."""
 
 
 @contextmanager

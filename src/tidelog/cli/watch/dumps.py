@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED
+from tidelog.app.overview.ended import dump_goes_on, table_has_ended
 from tidelog.cli.watch.lines import NAME, wrapped
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span
@@ -25,14 +25,14 @@ COLOURS = {
     "read": "cyan", "closed": "blue", "durable": "green", "voided": "magenta",
 }  # fmt: skip
 _FIRST = ("running", "paused", "failed", "pending", "cancelled", "done")
-"""By what a person looks for."""
+"""In the order in which a person looks for them."""
 _FOLDED = frozenset({"pending", "done", "cancelled"})
 _SAID = {"pending": "to come"}
 
 
 def unfinished(status: Status) -> list[Mapping[str, Any]]:
     """Dumps that have not ended, the oldest first."""
-    return [each for each in status.get("dumps") or () if each.get("status") in UNFINISHED]
+    return [each for each in status.get("dumps") or () if dump_goes_on(each)]
 
 
 def bar(share: float, cells: int, style: str = "cyan") -> Text:
@@ -47,7 +47,7 @@ def total_line(history: Sequence[Status], dump: Mapping[str, Any], width: int) -
     known = [share for share, _ in shares if share is not None]
     read, total = _rows(dump)
     share = read / total if total else sum(known) / max(1, len(shares))
-    if dump.get("status") in UNFINISHED:
+    if dump_goes_on(dump):
         share = min(0.99, share)
     text = Text(" " * NAME).append_text(bar(share, max(10, min(60, width - 44))))
     text.append(f" {share:4.0%}", style="bold")
@@ -65,8 +65,8 @@ def _rows(dump: Mapping[str, Any]) -> tuple[int, int]:
     for table in dump.get("tables") or ():
         rows = table.get("rows_read", 0)
         read += rows
-        expected = rows if table.get("status") in FINISHED else share_read(table)[1]
-        known = known and bool(expected or table.get("status") in FINISHED)
+        expected = rows if table_has_ended(table) else share_read(table)[1]
+        known = known and bool(expected or table_has_ended(table))
         total += max(rows, expected)
     return read, total if known else 0
 

@@ -59,7 +59,7 @@ def drawn(picture: RenderableType, width: int) -> list[Text]:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ScreenSection:
     """A part of a picture.
 
     Attributes:
@@ -75,7 +75,7 @@ class Section:
     lines: Callable[[int], Sequence[Text]]
 
 
-def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -> Section:
+def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -> ScreenSection:
     """One that is cut off where there is no room, and says how much is missing."""
 
     def cut(room: int) -> Sequence[Text]:
@@ -88,10 +88,10 @@ def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -
             Text(f"{'':<{NAME}}… {len(lines) - room + 1} more {more}", "dim"),
         ]
 
-    return Section(rank, len(lines), min(least, len(lines)), cut)
+    return ScreenSection(rank, len(lines), min(least, len(lines)), cut)
 
 
-def fitted(sections: Iterable[Section], room: int) -> list[Text]:
+def fitted(sections: Iterable[ScreenSection], room: int) -> list[Text]:
     """All of them in their order, in ``room`` lines."""
     shown = list(sections)
     by_rank = sorted(range(len(shown)), key=lambda at: shown[at].rank)

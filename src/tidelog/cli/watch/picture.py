@@ -44,7 +44,7 @@ class StatusHistory:
 
 
 class Picture:
-    """What has come, and what whoever looks wants to see of it; `turn` shows it.
+    """The latest documents and the user's choices of what to show; `turn` draws them.
 
     Args:
         title: begins plain lines.
@@ -105,7 +105,7 @@ class Picture:
         return screen(list(self.history.documents), self.view, now_ms, width, height)
 
     def plain_lines(self, now_ms: int) -> None:
-        """Of the newest that has come, if anything has: what has changed."""
+        """Print what has changed in the newest document, if there is one."""
         if self._quiet or not self.history.documents:
             return
         from tidelog.app.overview import overview

@@ -15,7 +15,7 @@ from tidelog.app.overview import Overview, Severity, overview
 from tidelog.cli import status_lines as say
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import Status, rate_of, table_lines, total_line, unfinished
-from tidelog.cli.watch.lines import Section, fact, fitted, section, sparks, wrapped
+from tidelog.cli.watch.lines import ScreenSection, fact, fitted, section, sparks, wrapped
 from tidelog.cli.watch.throttle import readers_lines
 from tidelog.cli.watch.view import View
 from tidelog.cli.watch.windows import windows_lines
@@ -74,7 +74,7 @@ def _reads(status: Status) -> bool:
     return bool(unfinished(status))
 
 
-def _verdict(found: Overview, view: View, now_ms: int, width: int) -> Section:
+def _verdict(found: Overview, view: View, now_ms: int, width: int) -> ScreenSection:
     """In one sentence, with what to do about it."""
     severity, verdict = found.severity, found.verdict
     if view.starting:
@@ -94,7 +94,7 @@ def _verdict(found: Overview, view: View, now_ms: int, width: int) -> Section:
     return section(0, lines, 5)
 
 
-def _here(view: View, width: int) -> Section:
+def _here(view: View, width: int) -> ScreenSection:
     """What this process does."""
     lines = [line for text in tuple(view.here.values()) for line in fact("here", text, width)]
     return section(0, lines, 2)
@@ -129,7 +129,9 @@ def _drops(found: Overview, width: int) -> list[Text]:
     return fact("activity", say.of_drops(found.drops), width) if found.drops else []
 
 
-def _dumps(found: Overview, history: Sequence[Status], view: View, width: int) -> Iterator[Section]:
+def _dumps(
+    found: Overview, history: Sequence[Status], view: View, width: int
+) -> Iterator[ScreenSection]:
     status = history[-1]
     running = unfinished(status)
     if not running:
@@ -164,7 +166,7 @@ def _last_dump(status: Status, width: int) -> list[Text]:
     return fact("dump", f"{text}{done} of {len(tables)} tables, {rows:,} rows", width, style="dim")
 
 
-def _problems(found: Overview, view: View, width: int) -> Section:
+def _problems(found: Overview, view: View, width: int) -> ScreenSection:
     """Beside the one that the verdict tells; whole ones, so many as there is room for."""
     first = int(bool(found.problems) and found.problems[0].sentence == found.verdict)
     total = len(found.problems) - first
@@ -188,7 +190,7 @@ def _problems(found: Overview, view: View, width: int) -> Section:
         return shown
 
     wanted = sum(map(len, each_lines)) + (total > len(each_lines))
-    return Section(3, wanted, min(wanted, 1), lines_in)
+    return ScreenSection(3, wanted, min(wanted, 1), lines_in)
 
 
 def _who(found: Overview, history: Sequence[Status], width: int) -> list[Text]:
@@ -230,7 +232,7 @@ def _keys(view: View, width: int) -> Text:
 
 
 def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> list[Text]:
-    """Of several databases: a verdict and how late each is."""
+    """For several databases: a verdict, and how late each one is."""
     lines: list[Text] = []
     for name, history in found.items():
         if not history:

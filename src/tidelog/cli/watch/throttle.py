@@ -50,7 +50,7 @@ def readers_lines(status: Mapping[str, Any], width: int) -> list[Text]:
 
 
 def _beside(meters: list[Text], width: int) -> list[Text]:
-    """So many on a line as it holds."""
+    """As many on a line as fit."""
     lines: list[Text] = []
     for meter in meters:
         if not lines or lines[-1].cell_len + 3 + meter.cell_len > width:

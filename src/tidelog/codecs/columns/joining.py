@@ -173,7 +173,7 @@ class _Joining:
 
 
 def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
-    """The bytes that the values are of, and int64[n + 1] bounds in them."""
+    """The bytes of the values, and int64[n + 1] bounds in them."""
     kind = values.type
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
@@ -189,7 +189,7 @@ def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
 
 
 def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """So that the kernels are compiled once."""
+    """A read-only view, so that the kernels are compiled once."""
     found = values.view()
     found.flags.writeable = False
     return found

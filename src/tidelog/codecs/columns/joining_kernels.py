@@ -13,7 +13,7 @@ from numba import njit
 
 from tidelog.codecs.columns.memory import copy_bytes, read_byte, read_int32, read_int64
 
-# Of a piece.
+# The slots of a piece.
 KIND = 0
 VALUES = 1  # address: of bytes; of `NUMBERS` of int64[n]
 BOUNDS = 2  # address of int32[n + 1] or int64[n + 1], by the kind

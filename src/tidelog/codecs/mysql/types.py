@@ -101,7 +101,7 @@ _PLAIN = {"''": "'", r"\n": "\n", r"\r": "\r", r"\0": "\0"}
 _ESCAPES = str.maketrans({"'": "''", "\\": r"\\", "\n": r"\n", "\r": r"\r", "\0": r"\0"})
 _PARAMETERS = re.compile(r"\(([0-9, ]+)\)")
 MAX_DECIMAL_DIGITS: Final = 38
-"""Of Arrow's decimal128; what is wider is delivered as text."""
+"""The digits of Arrow's decimal128; wider values are delivered as text."""
 
 
 class UnknownTypeError(DecodeError):

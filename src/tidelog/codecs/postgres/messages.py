@@ -37,8 +37,8 @@ class TypeSeen:
 
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""Of a logical message as it is sent. Any role may write one of a gigabyte: of what is longer only
-the beginning is looked at: one byte more is enough of it.
+"""Most bytes of a logical message as it is sent. Any role may write one of a gigabyte; of a longer
+one only the beginning is looked at, for which one more byte is enough.
 """
 
 

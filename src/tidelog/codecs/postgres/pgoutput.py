@@ -106,7 +106,7 @@ class PgoutputScanner:
 
     @property
     def xid(self) -> int:
-        """Of the open transaction, or of the last one."""
+        """The id of the open transaction, or of the last one."""
         return int(self._state[kernel.XID])
 
     @property

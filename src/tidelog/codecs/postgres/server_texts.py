@@ -136,7 +136,9 @@ class ServerText:
 
 @cache
 def server_text(encoding: str) -> ServerText | None:
-    """Of a database's encoding, as the server names it. None: UTF-8, or one that is not known."""
+    """The decoder for a database's encoding, by the server's name for it. None: UTF-8, or an
+    unknown encoding.
+    """
     return ServerText(encoding) if encoding in _CODECS else None
 
 

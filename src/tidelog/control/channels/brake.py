@@ -1,4 +1,4 @@
-"""A brake on who guesses tokens, whichever interface they are tried at.
+"""Slows down guessing of tokens, at all interfaces together.
 
 Nobody is locked out by what others try: a right token is always taken, at once. So what is slowed
 down are the answers to wrong ones, all of them together; who does not wait for answers is not
@@ -52,7 +52,7 @@ class Failures:
 
 
 class Brake:
-    """Of one process, for all that takes tokens; used on its event loop."""
+    """One for each process, shared by all interfaces that take tokens; used on its event loop."""
 
     def __init__(self) -> None:
         self._failures = Failures()

@@ -43,7 +43,7 @@ class KafkaPlace:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of any client. What it would log, `Trouble` tells once."""
+        """Settings of any client. `Trouble` reports once what it would log."""
         return {"bootstrap.servers": self.servers, "log_level": 2, **self.given}
 
     @property

@@ -105,8 +105,8 @@ class KafkaNotifications:
     def close(self) -> None:
         """Send what waits, for two seconds at most, and not at all while brokers take nothing."""
         with self._condition:
-            hopeless = self.trouble.now() is not None
-            self._closing_at = time.monotonic() + (0.0 if hopeless else CLOSE_S)
+            permanent = self.trouble.now() is not None
+            self._closing_at = time.monotonic() + (0.0 if permanent else CLOSE_S)
             self._condition.notify()
         if self._thread.ident is not None:
             self._thread.join(2 * CLOSE_S)
@@ -212,7 +212,7 @@ class KafkaNotifications:
             self._undelivered[number] = error
 
     def _remove(self, batch: Sequence[Waiting], left: Sequence[int]) -> None:
-        """Of those that wait first, all of the batch but ``left``."""
+        """Remove ``batch``, the first ones that wait; those at the places ``left`` wait again."""
         with self._condition:
             for _each in batch:
                 self._bytes -= len(self._waiting.popleft().value)

@@ -24,7 +24,7 @@ from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
 from tidelog.control.channels.surface import Surface
 from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
-from tidelog.control.channels.workers import BusyError, SilentError, Workers
+from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -110,8 +110,8 @@ class _Interface:
         self._leadership = leadership
         self._token = token
         self._brake = brake
-        self._workers = Workers(THREADS)
-        self._healthy = Workers(2)  # of its own: who asks for health needs no token
+        self._workers = RequestWorkers(THREADS)
+        self._healthy = RequestWorkers(2)  # of its own: who asks for health needs no token
         self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
             ("get", "/status"): lambda call: (200, call.surface.status()),
             ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),

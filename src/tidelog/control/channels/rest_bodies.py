@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidelog._version import __version__
 from tidelog.control.commands import (
     DumpId,
     ExecuteSnapshot,
@@ -15,6 +14,7 @@ from tidelog.control.commands import (
     SetDumpOptions,
     TablePattern,
 )
+from tidelog.system.version import __version__
 
 _REFERENCE = "#/components/schemas/{model}"
 

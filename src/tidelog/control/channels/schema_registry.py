@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
-from tidelog.control.channels.workers import BusyError, SilentError, Workers
+from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
 from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore
 
@@ -40,7 +40,7 @@ def routes(
     store: MessageSchemaStore, tokens: tuple[str, ...], brake: Brake | None = None
 ) -> list[Route]:
     """The interface's routes. They answer in every process, whoever leads."""
-    brake, workers = brake or Brake(), Workers(_THREADS)
+    brake, workers = brake or Brake(), RequestWorkers(_THREADS)
     registry = _Registry(store)
     found = []
     for method, path, answer in (
@@ -68,7 +68,7 @@ _Answer = Callable[[Request, bytes], Any]
 
 
 def _endpoint(
-    answer: _Answer, tokens: tuple[str, ...], brake: Brake, workers: Workers
+    answer: _Answer, tokens: tuple[str, ...], brake: Brake, workers: RequestWorkers
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         status = await admitted(request, tokens, brake)

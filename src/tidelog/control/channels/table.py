@@ -29,9 +29,9 @@ SIGNAL_AGGREGATE = "Signal"
 DEBEZIUM_WINDOWS = frozenset({"snapshot-window-open", "snapshot-window-close"})
 KEPT_TOGETHER = 100
 KEPT_LENGTH = 1 << 18
-"""So many signals, and characters of them, are kept in one document, or one larger signal."""
+"""At most so many signals, and characters of them, in one document; or one larger signal."""
 DELIVERED_AT_ONCE = 5
-"""Documents; then it is the turn of what else there is to do."""
+"""Documents for each turn; then other work has its turn."""
 _KEPT = "signals/"
 
 
@@ -122,7 +122,7 @@ class SignalTable:
             if one.type in DEBEZIUM_WINDOWS:
                 continue
             place = f"table:{self._source}:{one.position}:{one.ordinal}"
-            # Of what is too long to be read no more is kept than shows it.
+            # A text that is too long is kept only as far as it shows that.
             texts = [_cut(text) for text in (one.signal_id, one.type, one.data)]
             length = sum(len(text or "") for text in texts)
             if kept and (len(kept) == KEPT_TOGETHER or size + length > KEPT_LENGTH):

@@ -28,8 +28,8 @@ async def admitted(request: Request, tokens: Iterable[str], brake: Brake) -> int
 
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:
-    """Is one of ``tokens`` given, as a bearer token, or as the password of any user? Programs that
-    can only send users and passwords are to have it as easy.
+    """Is one of ``tokens`` given as a bearer token, or as the password of any user? Some programs
+    can only send user and password.
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     given = given.strip()

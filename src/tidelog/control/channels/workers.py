@@ -27,11 +27,11 @@ class BusyError(Exception):
 
 
 class SilentError(Exception):
-    """There is no answer yet. The work goes on, and what comes of it nobody is told."""
+    """There is no answer in time. The work goes on, but its result is dropped."""
 
 
-class Workers:
-    """Each call has a thread of its own, which nobody waits for at the end of the process.
+class RequestWorkers:
+    """Each call has a daemon thread of its own.
 
     Args:
         most: calls at once, those among them that hang and whom nobody waits for any more.

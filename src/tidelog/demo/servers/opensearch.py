@@ -36,7 +36,7 @@ _DEFAULT_SETTINGS: dict[str, Any] = {
     "bootstrap.memory_lock": False,
     "cluster.routing.allocation.disk.threshold_enabled": False,
     "cluster.name": "tidelog",
-    # Of a small heap much is garbage at most times.
+    # Most of a small heap is garbage most of the time.
     "indices.breaker.total.use_real_memory": False,
 }
 _LOGGING = """status = error

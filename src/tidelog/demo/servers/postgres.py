@@ -29,7 +29,7 @@ from tidelog.demo.servers.unprivileged import (
 from tidelog.errors import TidelogError, UsageError
 
 default_version = 16
-"""Of a server that is not told its version; a test run may set another one."""
+"""The version of a server that is given none; a test run may set another one."""
 
 DEFAULT_SETTINGS = {
     "wal_level": "logical",

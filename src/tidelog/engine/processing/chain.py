@@ -23,7 +23,7 @@ _LEAST_SERIALIZED: Final = (
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProcessorChain:
     """Runs in any thread. What the program's code raises comes out as ConsumerError, which names
     the events by version and table, never by value.
     """
@@ -39,7 +39,7 @@ class Chain:
         return not self.transforms and self.serializer is None
 
     def transformed(self, events: Sequence[Event]) -> list[Event]:
-        """What the transforms leave, in order."""
+        """The events that the transforms leave, in order."""
         if not self.transforms:
             return list(events)
         changed = (self._through(event) for event in events)
@@ -64,7 +64,7 @@ class Chain:
                 self.dead_letters.put(left[0], error)
                 return []
         # In halves, down to those at which it raises: they alone are passed over.
-        serializing = Chain((), serializer, self.retries, self.dead_letters)
+        serializing = ProcessorChain((), serializer, self.retries, self.dead_letters)
         events, middle = list(left), len(left) // 2
         return [
             each
@@ -119,12 +119,12 @@ class Chain:
         """
         return self.serializer is not None
 
-    def consuming(self) -> Chain:
+    def consuming(self) -> ProcessorChain:
         """The last step alone."""
-        return Chain((), None, self.retries, self.dead_letters)
+        return ProcessorChain((), None, self.retries, self.dead_letters)
 
     def size_of_piece(self, events: int, workers: int) -> int:
-        """Of so many events, how many are `prepared` by one job of the pool."""
+        """How many of so many events one job of the pool prepares."""
         if self.transforms:
             return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
         return max(_LEAST_SERIALIZED, -(-events // workers))
@@ -177,7 +177,7 @@ class Chain:
             raise _told("the serializer", error, left) from error
 
     def _through(self, event: Event) -> Event | None:
-        """Through all transforms; None: one of them left it out."""
+        """The event after all transforms; None: one of them left it out."""
         for transform in self.transforms:
             try:
                 changed = self._transformed(transform, event)

@@ -17,17 +17,17 @@ Letter = dict[str, Any]
 
 
 class TakesLetters(Protocol):
-    """Where a chain tells of events that it passes over."""
+    """Takes the events that a chain passes over."""
 
     def put(self, event: Event, error: ConsumerError) -> None: ...
 
     def write(self, letter: Letter) -> None:
-        """`put`, of what was put elsewhere."""
+        """Write letters that were put elsewhere, as `put` does."""
         ...
 
 
 class HeldLetters:
-    """They are sent to where they are told."""
+    """Holds letters until they are sent to where they are written."""
 
     def __init__(self) -> None:
         self.held: list[Letter] = []
@@ -39,7 +39,7 @@ class HeldLetters:
         self.held.append(letter)
 
 
-class DeadLetters:
+class DeadLetterFile:
     """A JSON line for each event: database, table, version, op and reason, no values.
 
     Thread-safe, also between processes. A line is durable when `put` returns, so no offset is

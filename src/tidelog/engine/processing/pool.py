@@ -53,7 +53,7 @@ class ThreadPool:
 
     def close(self, timeout_s: float) -> bool:
         """Drop what waits, let what runs finish within the time, then give it up. False: something
-        was given up; its result, should it come, is nobody's.
+        was given up; its result is dropped.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:

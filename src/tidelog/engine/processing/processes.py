@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, Work, answer_to, read_answer
+from tidelog.engine.processing.workers import Done, EventWork, answer_to, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 
@@ -32,7 +32,7 @@ class WorkerProcesses:
 
     jobs_are_dear = False
 
-    def __init__(self, count: int, work: Work) -> None:
+    def __init__(self, count: int, work: EventWork) -> None:
         self._work = _pickled(work)
         self._lock = threading.Lock()
         self._closed = False
@@ -96,7 +96,7 @@ class WorkerProcesses:
         return ours
 
 
-def _pickled(work: Work) -> bytes:
+def _pickled(work: EventWork) -> bytes:
     try:
         return pickle.dumps(work)
     except Exception as error:  # noqa: BLE001 - whatever its __reduce__ raises
@@ -116,7 +116,7 @@ def _serve(connection: Connection) -> None:
         pickled = connection.recv_bytes()
     except closed:
         return
-    work: Work = pickle.loads(pickled)  # noqa: S301 - from the process that made this one
+    work: EventWork = pickle.loads(pickled)  # noqa: S301 - from the process that made this one
     with suppress(*closed):
         while True:
             connection.send_bytes(answer_to(connection.recv_bytes(), work))

@@ -27,7 +27,7 @@ from tidelog.engine.ports import (
     Message,
     RecordService,
 )
-from tidelog.engine.processing.chain import Chain, Lane
+from tidelog.engine.processing.chain import Lane, ProcessorChain
 from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
@@ -36,7 +36,11 @@ class BatchProcessor:
     """Modes (1) and (2)."""
 
     def __init__(
-        self, chain: Chain, service: RecordService, committer: Committer, consumer: ChangeConsumer
+        self,
+        chain: ProcessorChain,
+        service: RecordService,
+        committer: Committer,
+        consumer: ChangeConsumer,
     ) -> None:
         self._chain, self._service = chain, service
         self._committer, self._consumer = committer, consumer
@@ -66,7 +70,7 @@ class InOrderProcessor:
 
     def __init__(
         self,
-        chain: Chain,
+        chain: ProcessorChain,
         service: RecordService,
         committer: TaskCommitter,
         consumer: Consumer,
@@ -107,7 +111,7 @@ class ParallelProcessor:
 
     def __init__(
         self,
-        chain: Chain,
+        chain: ProcessorChain,
         service: RecordService,
         committer: Committer,
         consumer: Consumer,
@@ -127,14 +131,14 @@ class ParallelProcessor:
             self._consume(self._chain, list(records), records)
         self._committer.mark_batch_finished()
 
-    def _consume(self, chain: Chain, part: Lane, records: Events) -> None:
+    def _consume(self, chain: ProcessorChain, part: Lane, records: Events) -> None:
         if self._by_key:
             for lanes in stages(part):
                 self._at_once(chain, lanes, records)
         else:
             self._at_once(chain, [[each] for each in part], records)
 
-    def _at_once(self, chain: Chain, lanes: Sequence[Lane], records: Events) -> None:
+    def _at_once(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
         """A job for each thread, which takes lane after lane: one for each lane would cost more
         than most lanes do.
         """
@@ -165,13 +169,13 @@ class ParallelProcessor:
         for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
             raise error
 
-    def _run(self, chain: Chain, lane: Lane, records: Events) -> None:
+    def _run(self, chain: ProcessorChain, lane: Lane, records: Events) -> None:
         mark = self._committer.mark_processed
         chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
 def _prepared(
-    chain: Chain, service: RecordService, records: Events
+    chain: ProcessorChain, service: RecordService, records: Events
 ) -> Iterator[tuple[Sequence[Event], Sequence[Event | Message]]]:
     """Slices of the events and what became of them, in order; all are under way at once."""
     parts: list[Sequence[Event]]

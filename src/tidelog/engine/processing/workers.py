@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Chain, Lane
+from tidelog.engine.processing.chain import Lane, ProcessorChain
 from tidelog.engine.processing.dead_letters import HeldLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
@@ -25,18 +25,18 @@ from tidelog.errors import ConsumerError, TidelogError
 _GROUPS: Final = 4  # of each worker, where jobs are cheap: enough that all end together
 
 Told = tuple[int, Any, tuple[Any, ...] | None]
-"""Of an event: its number, what a transform replaced, the message's fields."""
+"""An event's number, what a transform replaced, and the message's fields."""
 
 
 class Done(NamedTuple):
-    """What comes back of a job."""
+    """The result of a job."""
 
     told: list[Told]
     letters: list[Letter]
 
 
 class Workers(Protocol):
-    """What does jobs elsewhere. Thread-safe."""
+    """Does jobs outside this process. Thread-safe."""
 
     jobs_are_dear: bool
     """Does a job cost so much that a batch is one for each worker, and no more?"""
@@ -46,7 +46,7 @@ class Workers(Protocol):
         ...
 
     def call(self, events: Events) -> Done:
-        """What `Work.do` returns there.
+        """What `EventWork.do` returns there.
 
         Raises:
             StoppingError: they were closed meanwhile.
@@ -56,13 +56,13 @@ class Workers(Protocol):
         ...
 
     def close(self) -> None:
-        """End them, whatever they do; also if they were not opened."""
+        """End the workers, whatever they do; also if they were not opened."""
         ...
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a worker is made with.
+class EventWork:
+    """What a worker needs for its jobs.
 
     Attributes:
         tolerant: events at which the program's code raises are told, and passed over. They are told
@@ -79,7 +79,7 @@ class Work:
     def do(self, events: Events) -> Done:
         """All of it: nothing is told of events where there is a consumer."""
         letters = HeldLetters()
-        chain = Chain(
+        chain = ProcessorChain(
             self.transforms,
             self.serializer,
             Retries(self.options, threading.Event()),
@@ -94,13 +94,17 @@ class Work:
         return Done([], letters.held)
 
 
-MakeWorkers = Callable[[int, Work], Workers]
-"""So many, of this work. Raises ConfigError: it can't be sent, MissingExtraError, …"""
+MakeWorkers = Callable[[int, EventWork], Workers]
+"""Makes so many workers for this work. Raises ConfigError if the work can't be sent,
+MissingExtraError, …
+"""
 
 
 @dataclass(frozen=True)
-class WorkerChain(Chain):
-    """A `Chain` whose steps run elsewhere; ``workers`` have the consumer in parallel modes."""
+class WorkerChain(ProcessorChain):
+    """A `ProcessorChain` whose steps run elsewhere. ``workers`` call the consumer in parallel
+    modes.
+    """
 
     workers: Workers | None = None
 
@@ -185,8 +189,8 @@ def read_answer(answer: bytes) -> Done:
     return told
 
 
-def answer_to(job: bytes, work: Work) -> bytes:
-    """Of a job, which are pickled events, what `read_answer` reads; in a worker."""
+def answer_to(job: bytes, work: EventWork) -> bytes:
+    """The answer to a job of pickled events, for `read_answer`. Runs in a worker."""
     try:
         found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
     except Exception as error:  # noqa: BLE001 - raised where the job comes from

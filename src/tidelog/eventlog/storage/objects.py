@@ -132,7 +132,7 @@ class ObjectStorage:
                 return None
 
         tag = self._write("replace", name, put, guard, _OF_REPLACE)
-        # Of a put whose answer got lost, the client's next attempt finds what the first has put.
+        # If the answer to a put got lost, the client's next attempt finds what the first put.
         return tag or self._tag_if_equal(name, data)
 
     def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:

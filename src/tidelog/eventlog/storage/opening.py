@@ -15,15 +15,10 @@ from typing import Final
 
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.storage.port import Storage
+from tidelog.model.log_places import is_url
 
-URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
 _providing = threading.Lock()
-
-
-def is_url(place: str | Path) -> bool:
-    """Is it a place on an object store? Else it is a local path."""
-    return "://" in str(place)
 
 
 def storage_at(place: str | Path) -> Storage:

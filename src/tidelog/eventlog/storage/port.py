@@ -85,7 +85,7 @@ class Storage(Protocol):
         ...
 
     def tags(self) -> dict[str, Tag]:
-        """`names` of the top folder with the tag of each, as of one moment or a little later."""
+        """`names` of the top folder with the tag of each, at one moment or a little later."""
         ...
 
     def delete(self, name: str) -> None:

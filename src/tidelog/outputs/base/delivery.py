@@ -1,4 +1,4 @@
-"""How an output gets its rows: the options that all outputs which write from executors have."""
+"""How an output gets its rows: options of all outputs that write from executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a destination's columns when those of the source change: the four policies."""
+"""The four policies for a destination's columns when those of the source change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def described(columns: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in columns]
 
 
-# Of destinations that have nothing to be altered.
+# For destinations with nothing to alter.
 LEAVE_OUT = (
     "Set the output's on_schema_change to lenient, which leaves the columns out, or leave them out "
     "by a step."

@@ -1,5 +1,5 @@
-"""A changed key is two events, the old key's delete and the new key's creation: each tells the
-other's key, before the two part to different tasks.
+"""A changed key is two events: the old key's delete and the new key's creation. Each gets the
+other's key before they go to different tasks.
 """
 
 from __future__ import annotations

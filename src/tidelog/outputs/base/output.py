@@ -161,7 +161,7 @@ class ExecutorOutput:
 
     @property
     def epoch(self) -> int:
-        """Of the lease, for destinations that compare it; 0: there is none."""
+        """The epoch of the lease, for destinations that compare it; 0: there is none."""
         return 0 if self._lease is None else self._lease.epoch
 
     @property

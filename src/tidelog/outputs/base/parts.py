@@ -55,8 +55,8 @@ class BatchPlan:
 
 
 def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
-    """By how many of ``count`` tasks each table is read: one, if tasks are about equal without
-    sharing it, for all tasks that share a table decode the whole of it.
+    """How many of ``count`` tasks read each table: one, if tasks are about equal without sharing
+    it, because each task that shares a table decodes all of it.
 
     Args:
         sizes: of each table, in bytes.
@@ -83,7 +83,7 @@ def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: in
 
 
 def _cost(size: float, shared: int) -> float:
-    """Of each of the tasks that share it."""
+    """The cost of each task that shares the table."""
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 

@@ -12,14 +12,14 @@ ANSWER_S = 5.0
 
 
 def directory_ready(path: str) -> str | None:
-    """What is found where files are to lie; None of a URL, which only Spark's file systems can
+    """What is found in the directory for files; None for a URL, which only Spark's file systems can
     reach. Raises OutputRefusedError.
     """
     if "://" in path:
         return None
     place = Path(path)
     if place.exists() and not place.is_dir():
-        raise OutputRefusedError(f"{path} is no directory: choose another path")
+        raise OutputRefusedError(f"{path} is not a directory: choose another path")
     there = place
     while not there.exists():
         there = there.parent

@@ -48,7 +48,7 @@ class OutputProgress:
             self._store(self.done, end, self.columns, self.rejected)
 
     def finish(self, end: int, rejected: int = 0) -> None:
-        """Everything below ``end`` is in the destination, durably, but for so many more records
+        """Everything below ``end`` is in the destination, durably, except for so many more records
         that it rejected.
         """
         if self.done is None or end > self.done:
@@ -63,7 +63,7 @@ class OutputProgress:
     def _store(
         self, done: int | None, begun: int, columns: dict[str, Columns], rejected: int
     ) -> None:
-        """What could not be stored is not so: the next call stores it."""
+        """Store the document. If that fails, the next call stores it."""
         value: dict[str, Any] = {"done": done, "begun": begun, "columns": columns}
         if rejected:
             value["rejected"] = rejected

@@ -108,7 +108,7 @@ def _can_be_named(schema: TableSchema) -> bool:
 
 
 def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:
-    """Those segments of the range that hold records of the table."""
+    """The segments of the range that hold records of the table."""
     name = str(table)
     holding = {
         segment.name for segment in log.chain().between(start, end) if name in segment.rows_by_table

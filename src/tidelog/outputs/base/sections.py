@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
-from tidelog.adapters import FORMATTERS
+from tidelog.kinds.adapters import FORMATTERS
+from tidelog.kinds.sections import Location, Section, TablePattern
 from tidelog.model.formats import (
     BigintUnsignedMode,
     BinaryMode,
@@ -16,7 +17,6 @@ from tidelog.model.formats import (
     JsonFormat,
     TimeMode,
 )
-from tidelog.sections import Location, Section, TablePattern
 
 _UNSET: Any = ""  # validated to a secret
 
@@ -147,12 +147,12 @@ Order = Literal["key", "total", "none"]
 def named(
     default: str, description: str = "Names the output's progress in the state store: keep it."
 ) -> Any:
-    """The field ``name`` of a kind that is called ``default`` where the user does not say."""
+    """The field ``name`` of a kind; ``default`` where the user gives none."""
     return Field(default=default, pattern=r"^[A-Za-z0-9_-]{1,64}$", description=description)
 
 
 class OutputSection(Section):
-    """What all kinds have."""
+    """The options of all kinds of outputs."""
 
     kind: str
     name: str
@@ -164,7 +164,7 @@ class OutputSection(Section):
 
 
 class SteppedSection(OutputSection):
-    """What all kinds have whose rows go through transforms."""
+    """The options of all kinds whose rows go through transforms."""
 
     steps: list[StepSection] = Field(default=[], description="Transforms, in order; see *steps*.")
     on_schema_change: SchemaPolicy = Field(
@@ -176,7 +176,7 @@ class SteppedSection(OutputSection):
 
 
 class ExecutorSection(SteppedSection):
-    """What all kinds have that are written from executors."""
+    """The options of all kinds that are written from executors."""
 
     dead_letter: DeadLetter | None = Field(
         default=None,

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from tidelog.kinds.sections import PostgresName, SecretUrl
 from tidelog.outputs.base.sections import ExecutorSection, named
-from tidelog.sections import PostgresName, SecretUrl
 
 
 class DatabaseSection(ExecutorSection):
@@ -45,7 +45,8 @@ class PostgresSection(DatabaseSection):
         examples=["shop"],
     )
     own_schema: PostgresName = Field(
-        default="tidelog", description="Schema of our own tables, as of deleted keys."
+        default="tidelog",
+        description="Schema of the metadata tables, with those of deleted keys.",
     )
 
 
@@ -74,5 +75,5 @@ class MySqlSection(DatabaseSection):
         default="tidelog",
         min_length=1,
         max_length=64,
-        description="Database of our own tables, as of deleted keys.",
+        description="Database of the metadata tables, with those of deleted keys.",
     )

@@ -84,7 +84,7 @@ class Dialect(Protocol):
 
     @property
     def version_type(self) -> str:
-        """Of our columns in tables: type and options of the version's."""
+        """The type and options of the column for the version."""
         ...
 
     @property

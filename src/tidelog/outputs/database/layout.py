@@ -10,7 +10,7 @@ from tidelog.model.schema import TableName
 
 # Columns that we add to tables. Names that begin so are ours: see `tidelog.spark.formats.shapes`.
 VERSION, DELETED = "_tidelog_version", "_tidelog_deleted"
-# Of the staging table: 0 a whole row, -1 a delete, n a row of which columns are untold.
+# A column of the staging table: 0 a whole row, -1 a delete, n a row that lacks columns.
 SHAPE = "_tidelog_shape"
 
 _NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
@@ -18,7 +18,7 @@ _NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """A column of a table that is there.
+    """A column of an existing table.
 
     ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
     inserted without it. ``computed``: nothing can be written to it. ``alike``: it takes texts that

@@ -120,7 +120,9 @@ def merge(dialect: Dialect, layout: TableLayout, brought: Staged, stage: str) ->
 
 
 def changed(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Of these columns, and of the version, which MySQL must assign last: it goes left to right."""
+    """The assignments for these columns and the version. The version is last, because MySQL assigns
+    from left to right.
+    """
     quoted = [dialect.quoted(name) for name in names]
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 

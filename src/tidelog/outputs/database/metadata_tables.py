@@ -1,4 +1,4 @@
-"""Our own tables in the destination: tries of outputs, tables we keep, keys that were deleted.
+"""Metadata tables in the destination: tries of outputs, tables we keep, keys that were deleted.
 
 They are in a schema (MySQL: a database) of their own, so that readers see their tables alone.
 """

@@ -35,7 +35,7 @@ class DatabaseOutput(ExecutorOutput):
         delivery: keyed.
         dialect: where the database is, and which.
         namespace: schema or database of the tables; None: named as in the source.
-        own: schema or database of our own tables.
+        own: schema or database of the metadata tables.
         deletes: ``hard`` or ``soft``.
         batch_rows: as many rows are brought over in one transaction.
     """
@@ -104,7 +104,7 @@ class DatabaseOutput(ExecutorOutput):
         return self._tables.way_out(session, table, self._tables.place(session, table), columns)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """Also forbids older rows to come again; none can come meanwhile."""
+        """Also keeps older rows from coming back; none can come meanwhile."""
         session = self._connected()
         self._next_attempt()
         layout = self._layout(table.source)

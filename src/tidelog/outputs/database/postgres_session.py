@@ -46,7 +46,7 @@ class PostgresSession:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             raise ConfigError(
-                "the output's url is no valid PostgreSQL connection string: expected "
+                "the output's url is not a valid PostgreSQL connection string: expected "
                 "postgresql://user:password@host:port/database, with special characters in the "
                 "password percent-encoded (@ is %40, / is %2F)"
             ) from None

@@ -206,7 +206,7 @@ class Tables:
         field: pa.Field,
         column: FoundColumn,
     ) -> None:
-        """Of the key: what the source tells apart must not be one row here."""
+        """Check a key column: values that the source tells apart must not be one row here."""
         if field.name not in table.key:
             return
         source = table.unchanged.get(field.name)
@@ -230,7 +230,7 @@ class Tables:
             )
 
     def _way_out(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
-        """Of a table whose rows are known by what was the key before."""
+        """What to do about a table whose rows have the key that was used before."""
         if VERSION not in {column.name for column in found.columns} or not found.unique:
             return ""  # the user's own table
         quoted = self._dialect.quoted(place.namespace, place.name)

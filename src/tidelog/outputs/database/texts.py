@@ -85,7 +85,7 @@ def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> I
 
 
 def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """int64[n+1] bounds from 0 on, and the bytes that they are of."""
+    """int64[n+1] bounds from 0 on, and their bytes."""
     _, bounds_buffer, data = column.buffers()
     bounds = np.frombuffer(bounds_buffer, np.int64, len(column) + 1, column.offset * 8)
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

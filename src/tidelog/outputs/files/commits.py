@@ -54,7 +54,7 @@ class Commit:
 
 
 class Commits:
-    """Of one output in one directory. Used by the driver, by one thread."""
+    """The commits of one output in one directory. Used by one thread of the driver."""
 
     def __init__(self, store: FileStore, output: str) -> None:
         self._store = store
@@ -158,7 +158,7 @@ class Commits:
         self._store.move(file.staged, file.path)
 
     def _chosen(self, staging: str) -> Sequence[StagedFile]:
-        """Of each task one attempt's files: Spark may have run it more than once."""
+        """The files of one attempt of each task: Spark may have run a task more than once."""
         attempts: dict[str, Attempt] = {}
         for name in self._store.names(staging, ".json"):
             found = Attempt.from_json(self._store.read(f"{staging}/{name}"))

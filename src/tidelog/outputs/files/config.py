@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from tidelog.kinds.sections import Bytes, Location
 from tidelog.outputs.base.sections import ExecutorSection, named
-from tidelog.sections import Bytes, Location
 
 
 class FilesSection(ExecutorSection):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
-from tidelog.outputs.formatters.messages import Events
+from tidelog.outputs.formatters.messages import EventColumns
 from tidelog.ports import TargetTable
 from tidelog.spark.formats.envelope import joined, json_rows
 from tidelog.spark.formats.shapes import CHANGE_MISSING
@@ -30,7 +30,7 @@ def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: b
         typed: ``key``, ``before`` and ``after`` are structs of the table's columns; else JSON text.
         named: with a column ``table`` before the others.
     """
-    found = Events(table, events)
+    found = EventColumns(table, events)
     before = _before(found)
     gone = pc.or_(found.deleted, found.truncate)
     columns: dict[str, pa.Array] = {}
@@ -78,7 +78,7 @@ def json_lines(rows: pa.Table) -> pa.Buffer:
     return lines.buffers()[2].slice(0, pc.sum(pc.binary_length(lines)).as_py())
 
 
-def _before(found: Events) -> pa.StructArray:
+def _before(found: EventColumns) -> pa.StructArray:
     """The old row, of the delivered columns: what the log has of it; of a delete at least the key.
     After transforms: of deletes alone.
     """
@@ -86,7 +86,7 @@ def _before(found: Events) -> pa.StructArray:
         return _only(found.row, found.names, nulls=pc.invert(found.deleted))
     kind = found.before.type
     names = [name for name in found.names if kind.get_field_index(name) >= 0]
-    # Of a created row that took another's key, the old row was told by the delete before.
+    # If a created row took another row's key, the delete before has the old row.
     nulls = pc.or_(found.before.is_null(), pc.equal(found.op, "c"))
     return _only(found.before, names, nulls=nulls)
 
@@ -94,7 +94,7 @@ def _before(found: Events) -> pa.StructArray:
 def _only(
     rows: pa.StructArray, names: Sequence[str], nulls: pa.Array | None = None
 ) -> pa.StructArray:
-    """Of a struct the members ``names``; null where it is, and where ``nulls``."""
+    """The members ``names`` of a struct; null where it is null, and where ``nulls``."""
     at = [rows.type.get_field_index(name) for name in names]
     nulls = rows.is_null() if nulls is None else pc.or_(nulls, rows.is_null())
     fields = [pa.field(name, rows.type.field(i).type) for name, i in zip(names, at, strict=True)]

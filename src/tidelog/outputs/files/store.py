@@ -126,7 +126,7 @@ class FileStore:
         return sorted(each.base_name for each in found if each.base_name.endswith(suffix))
 
     def delete(self, names: Iterable[str]) -> None:
-        """As far as that is possible."""
+        """Delete the files, as far as that is possible."""
         for name in names:
             with suppress(OSError):
                 self._fs.delete_file(self._full(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tidelog.adapters import FORMATTERS
+from tidelog.kinds.adapters import FORMATTERS
 from tidelog.model.formats import EventFormat
 from tidelog.ports import FormatOptions, Formatter
 from tidelog.spark.formats.json_values import PLAIN, Handling

@@ -16,7 +16,7 @@ from tidelog.outputs.formatters import avro_encoding, avro_schema
 from tidelog.outputs.formatters.avro_encoding import AvroRows
 from tidelog.outputs.formatters.avro_schema import AvroField, fields_of
 from tidelog.outputs.formatters.avro_source import source_schema, write_source
-from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, MessageSchemas, TargetTable
 from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 
@@ -42,7 +42,7 @@ class Avro:
         return MessageSchemas(_key_schema(table), value)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        found = Events(table, events)
+        found = EventColumns(table, events)
         fields = fields_of(table, found.names, plain_key=True)
         rows = _begun(found.n, table.schema_ids[1])
         truncated, deleted = _bools(found.truncate), _bools(found.deleted)
@@ -50,7 +50,7 @@ class Avro:
         if found.before is None:
             before, old = found.row, deleted
         else:
-            # Of a created row that took another's key, the old row was told by the delete before.
+            # If a created row took another row's key, the delete before has the old row.
             created = _bools(pc.equal(found.op, "c"))
             before, old = found.before, _bools(found.before.is_valid()) & ~created
         rows.opened(old)
@@ -86,7 +86,7 @@ class AvroFlat:
         return MessageSchemas(_key_schema(table), avro_schema.flat_schema(table, fields))
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        found = Events(table, events)
+        found = EventColumns(table, events)
         fields = _flat_fields(table)
         rows = _begun(found.n, table.schema_ids[1])
         all_of_them = np.ones(found.n, np.bool_)
@@ -115,7 +115,7 @@ def _key_schema(table: TargetTable) -> str | None:
     return avro_schema.key_schema(table, fields_of(table, table.key, plain_key=True))
 
 
-def _key(found: Events) -> pa.BinaryArray:
+def _key(found: EventColumns) -> pa.BinaryArray:
     table = found.table
     if not table.key:
         return pa.nulls(found.n, pa.binary())

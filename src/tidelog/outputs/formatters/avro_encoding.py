@@ -36,13 +36,13 @@ class AvroRows:
         self._bytes(_constant(encoded, self.n), _bare(self.n, there), counted=False)
 
     def opened(self, there: Bools) -> None:
-        """The branch of a union of null and a record, whose fields are to follow."""
+        """The branch of a union of null and a record; the record's fields follow."""
         data = np.array([0, 2], np.uint8)
         at = there.astype(np.int64)
         self._bytes((data, at, np.ones(self.n, np.int64)), _bare(self.n, None), counted=False)
 
     def choice(self, encoded: list[bytes], which: npt.NDArray[np.int64]) -> None:
-        """Of each record the ``which``-th of ``encoded``."""
+        """For each record, the ``which``-th of ``encoded``."""
         lengths = np.array([len(each) for each in encoded], np.int64)
         starts = np.cumsum(lengths) - lengths
         data = np.frombuffer(b"".join(encoded), np.uint8)

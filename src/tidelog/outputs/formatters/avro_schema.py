@@ -1,4 +1,4 @@
-"""Avro schemas of keys and values: names, types, and what of a table stands in which field.
+"""Avro schemas of keys and values: names, types, and which column is in which field.
 
 A record's fields but those of the key are unions of null with the default null, whatever the source
 says: a delete tells the key alone. So a column that is added or dropped keeps schemas compatible.
@@ -104,12 +104,12 @@ def fields_of(
 
 
 def key_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """Of the messages' keys: a record ``Key``."""
+    """The schema of the messages' keys: a record ``Key``."""
     return _text(_record("Key", namespace(table), fields))
 
 
 def envelope_schema(table: TargetTable, fields: list[AvroField], source: dict[str, Any]) -> str:
-    """Of Debezium's envelope, whose rows are records ``Value``."""
+    """The schema of Debezium's envelope, whose rows are records ``Value``."""
     block = {
         "type": "record",
         "name": "block",
@@ -151,7 +151,7 @@ FLAT_UNAVAILABLE = "__unavailable"
 
 
 def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """Of flat rows."""
+    """The schema of flat rows."""
     value = _record("Value", namespace(table), fields)
     value["fields"] += [_field(name, kind) for name, kind in FLAT.items()]
     value["fields"].append(nullable(FLAT_UNAVAILABLE, _NAMES_LIST))
@@ -159,7 +159,7 @@ def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
 
 
 def namespace(table: TargetTable) -> str:
-    """Of the table's records: its name in the destination."""
+    """The namespace of the table's records: its name in the destination."""
     return ".".join(_valid(part) for part in table.name.split("."))
 
 
@@ -221,7 +221,7 @@ def _is(pattern: re.Pattern[str], source: Column | None) -> bool:
 
 
 def _valid(name: str) -> str:
-    """As Debezium's ``avro`` adjustment: what Avro's names can't have becomes ``_``."""
+    """A name that Avro allows: as Debezium's ``avro`` adjustment, with ``_`` for others."""
     found = _NOT_IN_NAMES.sub("_", name)
     return found if found and not found[0].isdigit() else f"_{found}"
 

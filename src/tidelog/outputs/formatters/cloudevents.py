@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidelog.codecs.columns.instant_texts import timestamp_texts
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.outputs.formatters.messages import HEADERS, Events, messages, topic_of
+from tidelog.outputs.formatters.messages import HEADERS, EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
 from tidelog.spark.formats.envelope import joined
 
@@ -29,7 +29,7 @@ class CloudEvents:
         return cls(options.topic)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        found = Events(table, events)
+        found = EventColumns(table, events)
         data = Debezium(self.topic, tombstones=False).format(table, events).column("value")
         origin = table.origin
         fixed = {

@@ -11,7 +11,7 @@ from tidelog.codecs.columns.joining import TextCells
 from tidelog.outputs.base.other_keys import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
-    Events,
+    EventColumns,
     messages,
     null_in_key,
     topic_of,
@@ -48,7 +48,7 @@ class Debezium:
         return cls(options.topic, options.tombstones, options.handling or PLAIN)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        found = Events(table, events)
+        found = EventColumns(table, events)
         deleted, truncated = (
             each.to_numpy(zero_copy_only=False) for each in (found.deleted, found.truncate)
         )
@@ -58,7 +58,7 @@ class Debezium:
         after = TextCells(rows, where=~(deleted | truncated))
         if found.before is not None:
             olds = json_rows(found.before, table.schema.column_names, None, *how)
-            # Of a created row that took another's key, the old row was told by the delete before.
+            # If a created row took another row's key, the delete before has the old row.
             created = pc.equal(found.op, "c").to_numpy(zero_copy_only=False)
             before = TextCells(olds, where=~created)
         else:
@@ -81,7 +81,7 @@ class Debezium:
             headers = _headers(found, other)
         return messages(found, topic, key, value, headers, tombstones=self.tombstones, bare=True)
 
-    def _schemas(self, table: TargetTable, found: Events) -> tuple[str, str]:
+    def _schemas(self, table: TargetTable, found: EventColumns) -> tuple[str, str]:
         """What stands before the payloads of keys and of values."""
         types = type_names(table.schema)
         required = {
@@ -101,8 +101,10 @@ class Debezium:
         return opened(key_schema(name, own)), opened(value)
 
 
-def _headers(events: Events, other: pa.StringArray) -> pa.MapArray:
-    """Of a changed key: on the old key's delete the new key, on the new key's creation the old."""
+def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
+    """The headers of a changed key: the delete of the old key has the new one, the creation of the
+    new key the old one.
+    """
     names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()
     pairs = zip(names, other.to_pylist(), strict=True)
     return pa.array([None if text is None else [(name, text)] for name, text in pairs], HEADERS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
 from tidelog.spark.formats.envelope import joined, json_rows, milliseconds
 
@@ -27,7 +27,7 @@ class Flat:
         return cls(options.topic, options.tombstones)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        found = Events(table, events)
+        found = EventColumns(table, events)
         rows = pc.fill_null(json_rows(found.row, found.names, found.missing), "{}")
         opened = pc.utf8_slice_codeunits(rows, 0, -1)
         comma = pc.if_else(pc.equal(opened, "{"), "", ",")

@@ -32,7 +32,7 @@ MESSAGES = pa.schema(
 )
 
 
-class Events:
+class EventColumns:
     """A batch of the shape `events` of one table, by part; each of ``n`` rows.
 
     ``row``: struct of the delivered columns (of a delete: what is known of the old row), null for a
@@ -90,7 +90,7 @@ def topic_of(pattern: str, table: TargetTable) -> str:
 
 
 def messages(
-    events: Events,
+    events: EventColumns,
     topic: str,
     key: pa.Array,
     value: pa.Array,

@@ -109,7 +109,7 @@ class HttpSender:
                 why = f"HTTP {status}"
                 unanswered |= status in _GATEWAY
             except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-                raise OutputRefusedError("http: the output's url is none") from None
+                raise OutputRefusedError("http: the output's url is not a URL") from None
             except httpx.TransportError as error:
                 why = type(error).__name__
                 unanswered |= not isinstance(error, _NOT_SENT)

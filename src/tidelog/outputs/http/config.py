@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from tidelog.kinds.sections import Bytes, Milliseconds, SecretUrl
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -19,7 +20,6 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
-from tidelog.sections import Bytes, Milliseconds, SecretUrl
 
 
 class HttpSection(ExecutorSection):
@@ -47,11 +47,12 @@ class HttpSection(ExecutorSection):
         description="Sent with each request. All are treated as secrets.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
-    format: JsonFormatName = Field(default="debezium", description="Of the events.")
+    format: JsonFormatName = Field(default="debezium", description="The form of the events.")
     debezium: DebeziumModes | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     body: Literal["array", "ndjson"] = Field(
-        default="array", description="Of a request: a JSON array of events, or an event a line."
+        default="array",
+        description="The body of a request: a JSON array of events, or one event a line.",
     )
     order: Literal["key", "total"] = Field(
         default="key",

@@ -43,7 +43,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Messages:
+class RequestMessages:
     """Consecutive messages of one lane, ``start`` to ``end`` of arrays that requests share.
 
     ``data[bounds[i]:bounds[i + 1]]`` is message i with the separator behind it, ``tables`` the
@@ -64,7 +64,7 @@ class Messages:
 
     @property
     def table(self) -> str:
-        """That of the first."""
+        """The table of the first message."""
         return str(self.tables[self.start].as_py())
 
     def body(self, kind: str) -> bytes:
@@ -74,7 +74,7 @@ class Messages:
             return b"".join((b"[", found[:-1], b"]"))
         return bytes(found)
 
-    def halves(self) -> tuple[Messages, Messages] | None:
+    def halves(self) -> tuple[RequestMessages, RequestMessages] | None:
         """Two parts, to find out which is at fault; None if they have one version."""
         middle = (self.start + self.end) // 2
         for at in (_next(self.versions, middle, self.end), _last(self.versions, middle)):
@@ -83,8 +83,8 @@ class Messages:
         return None
 
 
-def arranged(rows: pa.RecordBatch, body: Body) -> Messages:
-    """``table``, ``version``, ``value`` (binary, none null) as `Messages`."""
+def arranged(rows: pa.RecordBatch, body: Body) -> RequestMessages:
+    """``table``, ``version``, ``value`` (binary, none null) as `RequestMessages`."""
     joined = pc.binary_join_element_wise(rows.column("value"), body.separator, b"").cast(
         pa.large_binary()
     )
@@ -92,10 +92,10 @@ def arranged(rows: pa.RecordBatch, body: Body) -> Messages:
     bounds = np.frombuffer(buffers[1], np.int64, len(joined) + 1)
     data = buffers[2] if buffers[2] is not None else pa.py_buffer(b"")
     versions: _Ints = rows.column("version").to_numpy(zero_copy_only=False)
-    return Messages(rows.column("table"), versions, bounds, data, 0, len(joined))
+    return RequestMessages(rows.column("table"), versions, bounds, data, 0, len(joined))
 
 
-def cut(messages: Messages, body: Body, *, final: bool) -> tuple[list[Messages], int]:
+def cut(messages: RequestMessages, body: Body, *, final: bool) -> tuple[list[RequestMessages], int]:
     """The requests that are full, and where the rest begins; ``final``: all of them, no rest.
 
     What is cut where depends on the messages alone, not on how many there were at a time.

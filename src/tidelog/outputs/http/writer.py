@@ -23,7 +23,7 @@ from tidelog.outputs.http.requests import (
     TABLE_HEADER,
     VERSIONS_HEADER,
     Body,
-    Messages,
+    RequestMessages,
     arranged,
     cut,
     key_of,
@@ -203,7 +203,7 @@ class _Lane:
                 self._running.popleft().result()
             self._running.append(self._pool.submit(self._run, request, self._url, self._table))
 
-    def _run(self, messages: Messages, url: str, table: str) -> None:
+    def _run(self, messages: RequestMessages, url: str, table: str) -> None:
         if self._broken:
             raise StoppedError  # nothing may overtake a request that failed
         try:
@@ -212,7 +212,7 @@ class _Lane:
             self._broken = True
             raise
 
-    def _send(self, messages: Messages, url: str, table: str) -> None:
+    def _send(self, messages: RequestMessages, url: str, table: str) -> None:
         """Send them; what the API rejects is halved until it is known which records it means.
 
         Where that ends the task no halves are sent: once the API is mended the request comes again
@@ -244,7 +244,7 @@ class _Lane:
             self._rejected.append(Rejection(messages.table, first, f"HTTP {rejected.status}"))
 
 
-def _named(messages: Messages) -> str:
+def _named(messages: RequestMessages) -> str:
     """Where what was rejected is."""
     first, last = messages.span
     if first == last:

@@ -37,7 +37,7 @@ _NUMBERS = re.compile(r"\d+( identical)?")
 
 # librdkafka writes its own log there: brokers and states, never messages or passwords.
 librdkafka_log = logging.getLogger("tidelog.librdkafka")
-# Of a setting of ours, once for each producer.
+# About a setting of ours: it comes once for each producer.
 librdkafka_log.addFilter(lambda line: "enable.gapless.guarantee is exp" not in line.getMessage())
 librdkafka_log.addFilter(_Seldom())
 

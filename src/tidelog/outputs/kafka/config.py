@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from tidelog.kinds.sections import LibrdkafkaSettings
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -16,7 +17,6 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
-from tidelog.sections import LibrdkafkaSettings
 
 
 class KafkaSection(ExecutorSection):
@@ -50,7 +50,7 @@ class KafkaSection(ExecutorSection):
         "`message.prefix.include.list`; `*` stands for any text.",
         examples=[["outbox*"]],
     )
-    format: FormatName = Field(default="debezium", description="Of the messages' values.")
+    format: FormatName = Field(default="debezium", description="The form of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     tombstones: bool = Field(

@@ -178,14 +178,14 @@ class KafkaOutput(ExecutorOutput):
     def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
         return self._writer(True, None) if self._stages_retry else writer
 
-    def _writer(self, reread: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
+    def _writer(self, repeated: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
         known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
         return KafkaWriter(
             self._settings,
             known,
             transactions=self._transactions,
             exact=self.delivery.order == "none",
-            reread=reread,
+            repeated=repeated,
             timeout_s=self._timeout_s,
             keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
         )

@@ -28,7 +28,7 @@ _POISON = (
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_RECORD,
 )
-# Of these, by the last flush, one can be sent again.
+# Of so many rows and bytes since the last flush, one can be sent again.
 _SENT_ROWS, _SENT_BYTES = 400_000, 128 << 20
 _POLL_S = 0.002  # brokers' good answers end no poll
 _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
@@ -131,7 +131,7 @@ class KafkaSender:
         self._forget()
 
     def commit(self) -> None:
-        """Of a transaction, after `flush`."""
+        """Commit the transaction, after `flush`."""
         try:
             self._producer.commit_transaction(self._timeout_s)
         except KafkaException as error:

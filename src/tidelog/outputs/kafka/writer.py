@@ -64,7 +64,7 @@ class KafkaWriter(Writer):
         topics: what is known of the topics.
         transactions: of the task's messages all are seen by readers of committed ones, or none.
         exact: messages were not written in order by key: tell them apart one by one.
-        reread: parts of the batch may be there already, of a try before.
+        repeated: an earlier try may have written parts of the batch.
         timeout_s: how long brokers may take nothing of what was handed over.
         keep_rejected: what is refused becomes a rejection and the others go on. False: nothing
             newer goes after it, behind which a later try would take it for written.
@@ -77,7 +77,7 @@ class KafkaWriter(Writer):
         *,
         transactions: bool,
         exact: bool,
-        reread: bool,
+        repeated: bool,
         timeout_s: float,
         keep_rejected: bool,
     ) -> None:
@@ -85,7 +85,7 @@ class KafkaWriter(Writer):
         self._topics = topics
         self._transactions = transactions
         self._exact = exact
-        self._reread = reread
+        self._repeated = repeated
         self._timeout_s = timeout_s
         self._keep_rejected = keep_rejected
 
@@ -209,14 +209,14 @@ class KafkaWriter(Writer):
     def _looks(self, topic: str) -> bool:
         """May the topic hold a part of the batch?"""
         ends = self._topics.ends
-        return self._tried_before or (self._reread and (ends is None or topic in ends))
+        return self._tried_before or (self._repeated and (ends is None or topic in ends))
 
     def _already_written_in(self, topic: str) -> AlreadyWritten:
         found = self._already_written.get(topic)
         if found is None:
             # Not what other tasks of this very try are writing there.
             ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
-            # Of a message that was refused, and newer ones of its key were not, the rejection may
+            # If a message was refused and newer ones of its key were not, the rejection may
             # be lost with the try that told it.
             each = self._keep_rejected and topic not in self._topics.compacted
             found = self._reader().already_written(
@@ -252,7 +252,9 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """Of task ``number``, whose first table is ``table``: no two tasks of a batch have the same."""
+    """The id for task ``number``, whose first table is ``table``: no two tasks of a batch have the
+    same.
+    """
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
@@ -272,7 +274,9 @@ def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArr
 
 
 def _counted_bytes(text: str | bytes) -> int:
-    """Of a text and, before it, its length as a varint with sign: six bits, then seven a byte."""
+    """The bytes of a text and of its length before it, a signed varint: six bits, then seven a
+    byte.
+    """
     return len(text) + (len(text).bit_length() + 7) // 7
 
 

@@ -33,7 +33,7 @@ class CopyColumns:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """What is to be done to the copy, and what rows deliver then.
+    """How the copy's columns change, and which columns rows then deliver.
 
     Attributes:
         delivered: names of the columns that rows hold.

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from pydantic import Field, model_validator
 
+from tidelog.kinds.sections import Duration
 from tidelog.outputs.base.sections import SteppedSection
-from tidelog.sections import Duration
 
 
 class LakeSection(SteppedSection):

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tidelog.kinds.sections import Location, TablePattern
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.sections import Location, TablePattern
 
 
 class DeltaSection(LakeSection):

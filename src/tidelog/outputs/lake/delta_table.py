@@ -218,7 +218,7 @@ class DeltaTable(LakeTable):
 
     @contextmanager
     def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:
-        """As Delta's transaction version: it skips a write that is not beyond the last."""
+        """Uses Delta's transaction version: Delta skips a write that is not newer than the last."""
         before = int(self._snapshot().version())
         again = end == since  # of a restored copy: beyond the last transaction is nothing
         if not again:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from tidelog.kinds.sections import Location, TablePattern
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.sections import Location, TablePattern
 
 
 class IcebergSection(LakeSection):
@@ -54,7 +54,7 @@ class IcebergSection(LakeSection):
     )
     format_version: Literal[2, 3] = Field(
         default=2,
-        description="Of tables that are created. `3`: deletes are deletion vectors, which not all "
+        description="For tables that are created. `3`: deletes are deletion vectors, which not all "
         "readers know.",
     )
 
@@ -67,7 +67,7 @@ class IcebergSection(LakeSection):
         return self
 
     def catalog_properties(self) -> dict[str, str]:
-        """Of the catalog, in the clear."""
+        """The catalog's properties, with their secrets."""
         given = {name: value.get_secret_value() for name, value in self.catalog.items()}
         if not {"type", "catalog-impl"} & given.keys():
             given["type"] = "hadoop"

@@ -38,7 +38,7 @@ class IcebergCatalog:
             if before.isDefined():
                 sessions.setActiveSession(before.get())
 
-    def load(self, parts: Sequence[str]) -> TableState | None:
+    def load(self, parts: Sequence[str]) -> IcebergState | None:
         """The table of this namespace and name; None if there is none."""
         names = self._gateway.new_array(self._jvm.String, len(parts))
         for index, part in enumerate(parts):
@@ -46,10 +46,10 @@ class IcebergCatalog:
         identifier = self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
         if not self._catalog.tableExists(identifier):
             return None
-        return TableState(self._jvm, self._catalog.loadTable(identifier))
+        return IcebergState(self._jvm, self._catalog.loadTable(identifier))
 
 
-class TableState:
+class IcebergState:
     """A table as it was when it was read last; used by one thread at a time."""
 
     def __init__(self, jvm: Any, table: Any) -> None:
@@ -67,7 +67,7 @@ class TableState:
         return None if found is None else str(found)
 
     def properties(self, prefix: str) -> dict[str, str]:
-        """Those whose names begin so."""
+        """The properties whose names begin with ``prefix``."""
         return {n: v for n, v in dict(self._base.properties()).items() if n.startswith(prefix)}
 
     def branches(self) -> list[str]:

@@ -25,8 +25,8 @@ from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.iceberg_state import (
     MAIN,
     IcebergCatalog,
+    IcebergState,
     SchemaChange,
-    TableState,
     conflict,
 )
 from tidelog.outputs.lake.restored import Restored
@@ -137,10 +137,10 @@ class IcebergTable(LakeTable):
         self._catalog = catalog
         self._parts = tuple(parts)
         self._branch = branch
-        self._found: TableState | None = None
+        self._found: IcebergState | None = None
 
     @property
-    def _state(self) -> TableState:
+    def _state(self) -> IcebergState:
         assert self._found is not None  # `exists` was asked before, or `create`
         return self._found
 
@@ -244,7 +244,9 @@ class IcebergTable(LakeTable):
             self._state.begin()
 
     def follow(self, columns: ColumnPlan) -> None:
-        """In one commit. A column that is there again becomes another one, without values."""
+        """Follow the columns, in one commit. A column that comes again is a new one, without
+        values.
+        """
         types, widened = self.column_types(), dict(columns.widened)
         back = {name: widened.pop(name, types[name]) for name in columns.back}
         change = SchemaChange([*back], {**back, **columns.added}, widened)

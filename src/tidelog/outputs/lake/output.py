@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 # One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
 _PART_BYTES = 512 << 20
 
-# Of sessions that run our MERGEs.
+# Settings of sessions that run our MERGEs.
 SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -85,7 +85,7 @@ class LakeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is to be done for one table in one batch."""
+    """The work for one table in one batch."""
 
     table: TableName
     start: int

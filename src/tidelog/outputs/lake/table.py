@@ -143,7 +143,7 @@ class LakeTable(ABC):
         """
 
     def sql_type(self, field: StructField) -> str:
-        """Of a column of the target, as the copy has it."""
+        """The type of a column in the copy, as SQL."""
         return field.dataType.simpleString()
 
     def check_ours(self, table: TableName, generation: str) -> None:
@@ -216,8 +216,8 @@ class LakeTable(ABC):
         return columns.delivered
 
     def settle_deletes(self) -> None:
-        """Rows that are marked as deleted go once deletes are hard: nobody would look at the mark,
-        nor take it from a row that came back.
+        """Remove rows marked as deleted where deletes are hard: no one would look at the mark, nor
+        remove it from a row that came back.
         """
         marked, wanted = self.property(MARKED_PROPERTY) or "", self.layout.deleted
         if marked == wanted:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.opensearch.client import (
     BUSY,
-    BusyError,
     Cluster,
+    ClusterBusyError,
     TooLargeError,
     path,
     reason,
@@ -126,7 +126,7 @@ class Bulk:
                 rejections += self._all(where, lines[:half], versions[:half])
                 lines, versions = lines[half:], versions[half:]
                 continue
-            except BusyError:
+            except ClusterBusyError:
                 if time.monotonic() + pause > deadline:
                     raise
                 again = np.arange(len(lines))
@@ -149,7 +149,7 @@ class Bulk:
         versions: Versions,
         rejections: list[Rejection],
     ) -> npt.NDArray[np.intp]:
-        """One request. Which of the lines are to be sent again."""
+        """Send one request. Returns which lines must be sent again."""
         answer = self._cluster.request(
             "POST",
             path(where.index, "_bulk"),

@@ -27,7 +27,7 @@ from opensearchpy.exceptions import (
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 
-# Of whole requests and of items: the cluster has no room now, and will have.
+# Status of requests or items: the cluster has no room now, and will have some later.
 BUSY = (429, 503)
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[(\w+)\]")
 _LOGGERS = ("opensearch", "opensearchpy.trace")
@@ -37,12 +37,12 @@ class TooLargeError(OutputError):
     """The cluster does not take a request of this size."""
 
 
-class BusyError(OutputError):
+class ClusterBusyError(OutputError):
     """The cluster has no room for the request now."""
 
 
 class ConflictError(OutputError):
-    """Another one has changed meanwhile what the request is to change."""
+    """Another client has meanwhile changed what the request would change."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Cluster:
             if status == 413:
                 raise TooLargeError(text) from None
             if status in BUSY:
-                raise BusyError(text) from None
+                raise ClusterBusyError(text) from None
             if status == 409:
                 raise ConflictError(text) from None
             if isinstance(status, int) and 400 <= status < 500 and status != 404:
@@ -139,7 +139,7 @@ class Cluster:
 
 
 def path(*parts: str) -> str:
-    """Of a URL, from names."""
+    """The path of a URL, made of names."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from tidelog.kinds.sections import Bytes, Duration, Section, TablePattern
 from tidelog.outputs.base.sections import ExecutorSection, Headers, InHeader, named
-from tidelog.sections import Bytes, Duration, Section, TablePattern
 
 
 class DocumentPart(Section):
-    """Of a document: what another table contributes."""
+    """A part of a document that another table contributes."""
 
     table: str = Field(
         min_length=1, description="The captured table.", examples=["shop.order_items"]

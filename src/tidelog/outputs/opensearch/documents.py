@@ -44,7 +44,7 @@ _TEXT: dict[str, Any] = {
 }
 _KEYWORD: dict[str, Any] = {"type": "keyword", "ignore_above": _KEYWORD_MAX}
 _DATE: dict[str, Any] = {"type": "date", "format": _DATES, "ignore_malformed": True}
-# Of columns that are delivered as texts: no words to search for.
+# Types delivered as texts that are no words to search for.
 _KEYWORD_TYPES = frozenset(
     ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8", "oid", "bit", "varbit")
 )

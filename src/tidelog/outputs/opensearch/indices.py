@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.opensearch.client import BusyError, Cluster, ConflictError, path, reason
+from tidelog.outputs.opensearch.client import Cluster, ClusterBusyError, ConflictError, path, reason
 from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
 from tidelog.outputs.opensearch.joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
 from tidelog.outputs.opensearch.writer import Index
@@ -25,7 +25,7 @@ _STILL_S = 300.0  # a task of the cluster that does nothing for so long is given
 
 
 class Indices:
-    """Of one output on one cluster. An index is called by its alias."""
+    """The indices of one output on one cluster. An index is called by its alias."""
 
     def __init__(self, cluster: Cluster, output: str) -> None:
         self._cluster = cluster
@@ -33,7 +33,7 @@ class Indices:
         self._behind: dict[str, str] = {}  # alias → index
 
     def find(self, alias: str) -> bool:
-        """Is the alias there? Raises OutputRefusedError if it is none of ours."""
+        """Is the alias there? Raises OutputRefusedError if it is not one of ours."""
         found = self._cluster.request("GET", path("_alias", alias), absent=True)
         if found is None:
             if self._cluster.request("GET", path(alias), absent=True) is not None:
@@ -44,8 +44,8 @@ class Indices:
             return False
         if len(found) != 1:
             raise OutputRefusedError(
-                f"output {self._output}: alias {alias} stands for {len(found)} indices, it must "
-                "for one"
+                f"output {self._output}: alias {alias} is of {len(found)} indices, it must be "
+                "of one"
             )
         self._behind[alias] = next(iter(found))
         return True
@@ -68,7 +68,7 @@ class Indices:
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
-        """Of the index behind the alias."""
+        """The name of the index behind the alias."""
         return self._behind[alias]
 
     def columns(self, alias: str) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Indices:
     def note(
         self, alias: str, changed: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Put what ``changed`` makes of the notes in their place, as one step, whoever else notes
-        something: pipelines of several sources share indices of joined documents.
+        """Replace the notes by what ``changed`` makes of them, in one step: pipelines of several
+        sources share indices of joined documents.
         """
         for number in range(_NOTE_TRIES):
             try:
@@ -111,7 +111,7 @@ class Indices:
                 return wanted
             except ConflictError:
                 continue
-            except BusyError:  # the index that another output has just made is not ready yet
+            except ClusterBusyError:  # the index that another output has just made is not ready yet
                 if number + 1 == _NOTE_TRIES:
                     raise
                 time.sleep(_NOTE_PAUSE_S)
@@ -181,7 +181,7 @@ class Indices:
                 },
             )  # fmt: skip
             answer = self._awaited(started["task"])
-            # Of what timed out a part is done; of a task that its node forgot, who knows.
+            # A task that timed out is done in part; of one that its node forgot nothing is known.
             if answer is not None and not (
                 answer["timed_out"] or answer["version_conflicts"] or answer["failures"]
             ):

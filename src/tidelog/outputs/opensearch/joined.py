@@ -1,4 +1,4 @@
-"""Documents that several tables contribute to: one's rows, and of others what belongs to them.
+"""Documents made of several tables: the rows of one, and the rows of others that belong to them.
 
 Each contribution has a version of its own, kept in the document, a deleted one as well; a script on
 the cluster compares and replaces one contribution, and leaves the others alone. So tables, and
@@ -112,7 +112,7 @@ if (live) { m.remove('at'); } else { m.at = params.t; }
 
 @dataclass(frozen=True)
 class JoinedPart:
-    """What a table is to a document.
+    """The part of a document that comes from one table.
 
     ``name``: of the member that holds it; "" for the root, whose columns are the document's own.
     ``key``: columns of the table that hold the root's key, in its order. ``many``: rows are the

@@ -219,7 +219,7 @@ class OpenSearchOutput(ExecutorOutput):
         return self._made
 
     def _place(self, table: TargetTable) -> tuple[str, JoinedPart | None]:
-        """The alias, and what the table is to its documents if others contribute too."""
+        """The alias, and the table's part of its documents if other tables contribute too."""
         document = self._joined.get(str(table.source))
         if document is None:
             return index_name(topic_of(self._pattern, table)), None
@@ -236,7 +236,7 @@ class OpenSearchOutput(ExecutorOutput):
         return index_name(document.index), JoinedPart(name, key, set(key) != set(table.key))
 
     def _adopt(self, table: TargetTable, known: Index) -> Index:
-        """The index behind an alias that is there, with all columns of the table, noted in it."""
+        """Take over the index behind an existing alias; it gets all columns of the table."""
         source, indices = str(table.source), self._indices()
         columns = indices.columns(known.alias)
         is_joined = ROOT in columns.get(META, {}).get("properties", {})

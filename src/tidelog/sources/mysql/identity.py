@@ -56,8 +56,8 @@ def check_log(
             f"the event log holds {expected.kind} server {expected.system}, but source.url leads "
             f"to {source.kind} server {source.system}, whose binlog has positions of its own: "
             f"correct source.url, or {_ANEW}. Before a replica that was promoted is captured, "
-            "compare its executed GTIDs with those of the old server: what the old one had more "
-            "is lost"
+            "compare its executed GTIDs with those of the old server: what only the old one had is "
+            "lost"
         )
     if resume is None:
         return

@@ -17,9 +17,9 @@ from psycopg import pq
 from psycopg.abc import PQGen
 
 ANSWER_S = 60.0
-"""So long a command to the walsender may take that the server answers at once."""
+"""How long a command may take that the walsender answers at once."""
 END_S = 30.0
-"""So long the end of an answer may be missing once all else of it has come."""
+"""How long the end of an answer may be missing once all else of it has come."""
 READS = 2
 """Over TLS poll() does not know of bytes that are decrypted already: libpqs older than 18.5 leave
 up to half a record with OpenSSL. After so many reads that end nothing none of it is left,"""
@@ -34,7 +34,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     """An SQL connection that is given up once the server is silent for longer than it may be."""
 
     silence_s: float | None = None
-    """So long a statement may run without a byte of its answer; None: as long as it likes."""
+    """How long a statement may run without a byte of its answer; None: without a limit."""
 
     def wait(self, gen: PQGen[_Result], *args: Any, **options: Any) -> _Result:
         if self.silence_s is not None:
@@ -84,9 +84,7 @@ def finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
 
 
 def comes(pgconn: pq.abc.PGconn) -> bool:
-    """Wait for what the network brings next; False if that is nothing for `SLICE_S`: then it is to
-    be read all the same.
-    """
+    """Wait for bytes from the network. False after `SLICE_S` without any: read all the same."""
     return _wait(pgconn, select.POLLIN, time.monotonic() + SLICE_S)
 
 

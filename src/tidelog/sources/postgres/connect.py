@@ -59,7 +59,7 @@ NEWER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_00
 # standby that hangs must not stall every window: commit locally.
 WRITES = {"synchronous_commit": "local"}
 
-# Of two transactions that wait for each other the server ends the one that notices first, after
+# If two transactions wait for each other, the server ends the one that notices first, after
 # deadlock_timeout. Ours gives up before that, so that it never is the application's.
 _GIVE_WAY = """
 SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(d.setting::int / 2,

@@ -83,16 +83,16 @@ def adapt(connection: psycopg.Connection[Any], texts: ServerText) -> None:
 
 
 def _dumper(encode: Callable[[str], bytes]) -> type[Dumper]:
-    class Text(Dumper):
+    class TextDumper(Dumper):
         def dump(self, obj: str) -> bytes:
             return encode(obj)
 
-    return Text
+    return TextDumper
 
 
 def _loader(decode: Callable[[bytes], Any]) -> type[Loader]:
-    class Text(Loader):
+    class TextLoader(Loader):
         def load(self, data: Any) -> Any:
             return decode(bytes(data))
 
-    return Text
+    return TextLoader

@@ -58,6 +58,6 @@ def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
 
 
 def rest_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)``, of which there are some, as a batch."""
+    """Offsets ``[start, end)`` as a batch; there is at least one."""
     found = segment_rows.rows(log, start, end, ())
     return output_batch(log, [dict(zip(SEGMENTS.names, row, strict=True)) for row in found])

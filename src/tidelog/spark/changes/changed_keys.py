@@ -51,7 +51,7 @@ def changed_keys(
     end: int,
 ) -> DataFrame | bool:
     """The keys that records of ``[start, end)`` are of, each once: texts of the columns ``key`` in
-    ``k0``, ``k1`` … and ``touched``, which is true. False: there are none. True: all of them, for
+    ``k0``, ``k1`` … and ``changed``, which is true. False: there are none. True: all of them, for
     the table was truncated, or is known by another key now.
     """
     start = max(start, log.head_offset)
@@ -71,7 +71,7 @@ def changed_keys(
     texts = {name: as_text(name, frame.schema[name].dataType) for name in key}
     texts |= {name: with_nan(texts[name]) for name in schema.nan_key}
     columns = [text.alias(f"k{place}") for place, text in enumerate(texts.values())]
-    return frame.select(*columns).distinct().withColumn("touched", f.lit(True))
+    return frame.select(*columns).distinct().withColumn("changed", f.lit(True))
 
 
 def _kinds(log: EventLog, refs: list[SegmentRef], table: TableName) -> set[int]:

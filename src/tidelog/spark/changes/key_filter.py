@@ -61,8 +61,8 @@ class KeyFilter:
         )
 
     def of(self, records: pa.RecordBatch, written: TableSchema) -> pa.RecordBatch:
-        """Those of ``records``, all of the version ``written``, that have such a key before or
-        after the change; and truncates.
+        """The records, all of the version ``written``, that have such a key before or after the
+        change; and truncates.
 
         Under a version with another key, those whose columns of these names hold the values, as far
         as the record tells them; none if the table had no such column.

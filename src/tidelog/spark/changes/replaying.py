@@ -82,7 +82,7 @@ class TablesAt:
 
     @property
     def tables(self) -> list[str]:
-        """Those that can be had: with a dump that was complete here."""
+        """The tables that can be replayed: a dump of each was complete by then."""
         return sorted(self.dumps)
 
     def table(self, name: str) -> DataFrame:

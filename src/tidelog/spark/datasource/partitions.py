@@ -112,7 +112,7 @@ def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
 
 
 def check_generation(log: EventLog, generation: str) -> None:
-    """Offsets of one generation mean nothing in another."""
+    """Raises ForeignSegmentError for another generation: offsets mean nothing there."""
     if log.generation != generation:
         raise ForeignSegmentError(
             f"{log.storage!r} was recreated: this query's checkpoint is of generation "

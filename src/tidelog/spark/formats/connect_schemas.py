@@ -60,12 +60,12 @@ TRANSACTION: Schema = {
 
 
 def key_schema(name: str, fields: Sequence[Schema]) -> Schema:
-    """Of the messages' keys."""
+    """The schema of the messages' keys."""
     return struct(f"{name}.Key", fields, optional=False)
 
 
 def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Schema:
-    """Of Debezium's envelope.
+    """The schema of Debezium's envelope.
 
     Args:
         name: of the table, with what stands before it in names of schemas.
@@ -86,7 +86,7 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
-    """Of the block ``source``; ``fields``: name, Connect's type, may it be null?"""
+    """The schema of the block ``source``; ``fields``: name, Connect's type, may it be null?"""
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
     return struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
 
@@ -154,7 +154,9 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
 
 
 def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
-    """Of a column that `tidelog.spark.formats.structured` writes; None of another one."""
+    """The schema of a column that `tidelog.spark.formats.structured` writes; None for other
+    columns.
+    """
     shape = structured.geometry_of(kind, type_name)
     if shape is not None:
         return structured.geometry_schema(shape)

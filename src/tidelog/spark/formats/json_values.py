@@ -203,7 +203,7 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
 
 
 def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
-    """Of a column whose text or bytes mean more than a text or bytes; None of any other."""
+    """The cells of a column whose text or bytes have a structure; None for other columns."""
     shape = structured.geometry_of(values.type, type_name)
     found = None if shape is None else structured.geometry_texts(values, shape)
     if pa.types.is_string(values.type):
@@ -230,7 +230,7 @@ def holds_bits(kind: pa.DataType) -> bool:
 
 
 def _floats(values: pa.Array) -> pa.StringArray:
-    """As Java writes them."""
+    """Texts of floats as Java writes them."""
     texts = values.cast(pa.string())
     sizes = pc.abs(values)
     whole = pc.and_(pc.invert(pc.match_substring(texts, ".")), pc.less(sizes, 1e7))
@@ -275,7 +275,7 @@ def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
     """
     micros = _micros_of(texts)
     if micros.null_count != texts.null_count:
-        raise OutputError(f"column {column}: a row's value is no time, as its type says")
+        raise OutputError(f"column {column}: a row's value is not a time, though its type says so")
     return micros
 
 

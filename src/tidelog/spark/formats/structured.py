@@ -168,7 +168,7 @@ def number_texts(
 
 
 def java_double(value: float) -> str:
-    """As Java spells it."""
+    """The text of a double as Java writes it."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()

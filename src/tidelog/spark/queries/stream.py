@@ -15,6 +15,7 @@ from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import failed_with, find_error
+from tidelog.spark.queries.busy_host import BUSY, HostBusyError, is_busy
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -23,37 +24,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of a process that plans batches, or of a task, within 10 s (Spark's PythonWorkerFactory).
-_NOT_STARTED = "Python worker failed to connect back"
-_BUSY = (
-    "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
-    "Python that has Tidelog"
-)
-
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"  # Spark's error class
 
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
 LONG_S = 10.0
-"""After so long a batch that is under way is told of."""
+"""How long a batch is under way before it is reported."""
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
-
-
-class HostBusyError(OutputError):
-    """What Spark starts did not come up in time: nothing is wrong with the output."""
-
-
-def is_busy(error: BaseException) -> bool:
-    """Is that what it comes from?"""
-    found: BaseException | None = error
-    while found is not None:
-        if _NOT_STARTED in str(found):
-            return True
-        found = found.__cause__
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +130,7 @@ class OutputStream:
         except Exception as error:
             if not is_busy(error):
                 raise
-            raise HostBusyError(_BUSY) from error
+            raise HostBusyError(BUSY) from error
         self._prepared = True
 
     def run(self, stop: threading.Event) -> None:
@@ -289,11 +269,11 @@ class _Loop:
         try:
             self._write(frame, batch_id)
         except TidelogError as error:
-            self.failure = HostBusyError(_BUSY) if is_busy(error) else error
+            self.failure = HostBusyError(BUSY) if is_busy(error) else error
             raise
         except Exception as error:
             self.failure = (
-                HostBusyError(_BUSY)
+                HostBusyError(BUSY)
                 if is_busy(error)
                 else find_error(str(error))
                 or OutputError(f"a batch failed with {failed_with(error)}")
@@ -304,7 +284,7 @@ class _Loop:
             self._idle.set()
 
     def tell_if_long(self) -> None:
-        """Once of each batch that takes long. From another thread than the batch's."""
+        """Report each long batch once. Called from another thread than the batch's."""
         found = self._under_way
         if found is None or time.monotonic() - found.begun < LONG_S:
             return
@@ -327,7 +307,7 @@ class _Loop:
         """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
-            return HostBusyError(_BUSY)
+            return HostBusyError(BUSY)
         if found is None and _TWO_DRIVERS in str(error):
             return OutputError(
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "

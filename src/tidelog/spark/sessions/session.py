@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelog import _version
 from tidelog.errors import UsageError
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+from tidelog.system import version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""Of the gateway, so that PySpark does not set the level anew, and say so, at each start."""
+"""Sets the gateway's level, so that PySpark does not set it, and say so, at each start."""
 _TOLD_BY_US = """logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
@@ -174,7 +174,7 @@ def _let_workers_import_us() -> None:
     Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
     not installed would be missing there.
     """
-    root = str(Path(_version.__file__).parent.parent)
+    root = str(Path(version.__file__).parents[2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:
@@ -182,7 +182,7 @@ def _let_workers_import_us() -> None:
 
 
 def scratch_directory() -> Path:
-    """For files of no value, which nobody else can have put there."""
+    """A directory for temporary files, private to this user."""
     import tempfile
 
     directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"

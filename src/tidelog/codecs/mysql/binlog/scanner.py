@@ -66,7 +66,7 @@ START = Resume(acknowledge=0, position=0, ordinal=-1)
 """Resume of a log that holds nothing yet."""
 
 SLICE_BYTES = 4 << 20
-"""Of a compressed transaction, so much is held inflated."""
+"""At most so many bytes of a compressed transaction are held inflated."""
 
 _MADE_UP = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
 _PLACING = _MADE_UP | {EventType.FORMAT_DESCRIPTION}

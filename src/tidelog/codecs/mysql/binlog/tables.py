@@ -124,14 +124,14 @@ class ScannedTables:
             if what:
                 yield seen, what
 
-    def touched(self, group_start: int) -> tuple[tuple[str, str], ...]:
+    def changed_tables(self, group_start: int) -> tuple[tuple[str, str], ...]:
         """The (database, table)s with rows of ours in the group."""
         return tuple(
             sorted(
                 {
                     (seen.database, seen.table)
                     for number, seen in self._seen.values()
-                    if self.tables[number, kernel.TOUCHED] == group_start
+                    if self.tables[number, kernel.CHANGED_BY] == group_start
                 }
             )
         )

@@ -65,7 +65,7 @@ def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
         return layout.walk(column.type_id, types.metadata(column), types.old_digits(column))
     except ValueError:
         raise DecodeError(
-            f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"
+            f"{schema.table}: column {column.name}: {column.type_name} is not a type of the binlog"
         ) from None
 
 

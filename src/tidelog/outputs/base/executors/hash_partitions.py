@@ -1,4 +1,4 @@
-"""Which of several tasks a row falls to, by its key: alike in every process."""
+"""Which of several tasks writes a row, by its key: the same in every process."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class LeaseFile:
         atexit.register(self._forget)
 
     def _write(self, epoch: int, deadline: float) -> None:
-        """What can't be written is seen by no task: the deadline that it knows of decides."""
+        """Write the deadline. If that fails, tasks go by the last one that they know."""
         try:
             if not self._stands():
                 self._make()
@@ -118,7 +118,7 @@ class LeaseFile:
             logger.warning("the pipeline's lease can't be told to its tasks: %s", error)
 
     def _stands(self) -> bool:
-        """Is it still there? Systems clear their /tmp of what nobody wrote to for days."""
+        """Is the file still there? Systems remove old files from /tmp."""
         if self._file < 0:
             return False
         with suppress(FileNotFoundError):
@@ -126,7 +126,7 @@ class LeaseFile:
         return False
 
     def _make(self) -> None:
-        """At the place where tasks look, once there is one."""
+        """Make the file in the place where tasks look."""
         if self._file >= 0:
             os.close(self._file)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)

@@ -22,7 +22,7 @@ from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
-# Of a foreign key alone a statement leaves columns and rows as they are.
+# A statement about a foreign key alone leaves columns and rows as they are.
 _SHAPES = RESHAPES | {Effect.KEPT}
 _DROPS_KEY = re.compile(
     r"\bDROP\s+(?:FOREIGN\s+KEY|CONSTRAINT)\b|\bREPLACE\s+TABLE\b", re.IGNORECASE

@@ -57,12 +57,15 @@ class Cascade:
 
 
 def cascades(connection: Connection, captured: Collection[TableName]) -> list[Cascade]:
-    """Those whose child is captured; the parent may be any table. Raises PyMySQL's errors."""
+    """The cascades whose child table is captured; the parent may be any table. Raises PyMySQL's
+    errors.
+    """
     return [found for found in all_cascades(connection) if found.child in captured]
 
 
 def all_cascades(connection: Connection) -> list[Cascade]:
-    """Those of all tables that the account may read; none where the server logs what they do.
+    """The cascades of all tables that the account may read; none where the server logs what they
+    do.
 
     Raises PyMySQL's errors.
     """
@@ -124,7 +127,7 @@ def _rules_of(
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """What of a parent's changes matters: deletes, and updates of these columns."""
+    """The changes of a parent that matter: deletes, and updates of these columns."""
 
     deletes: bool
     columns: frozenset[str]
@@ -132,7 +135,8 @@ class Noticed:
     """All the parent's columns, in order, as they are now."""
 
     def indexes(self, names: Sequence[str] | None, count: int) -> set[int]:
-        """Which of ``count`` columns, named ``names`` (None: not known), are to be noticed.
+        """The indexes of the columns to notice, of ``count`` columns named ``names`` (None: not
+        known).
 
         All, if it can't be known which they are.
         """
@@ -153,7 +157,7 @@ class CascadeGraph:
 
     @classmethod
     def read(cls, connection: Connection) -> CascadeGraph:
-        """As it is now. Raises PyMySQL's errors."""
+        """The graph as it is now. Raises PyMySQL's errors."""
         found = all_cascades(connection)
         columns = {
             parent: tuple(str(row[0]) for row in connection.rows(_NAMES, _pair(parent)))

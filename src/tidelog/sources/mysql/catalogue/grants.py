@@ -54,7 +54,7 @@ class Grants:
 
     @classmethod
     def of(cls, connection: Connection) -> Grants:
-        """Those of the session, with those of its roles."""
+        """The grants of the session, with those of its roles."""
         (current,) = connection.row("SELECT CURRENT_USER()") or ("",)
         user, _, host = str(current).rpartition("@")
         statement = "SHOW GRANTS"
@@ -69,7 +69,7 @@ class Grants:
     def missing(
         self, privileges: Sequence[str], database: str | None = None, table: str | None = None
     ) -> list[str]:
-        """Those of ``privileges`` that the account lacks on the table, the database, or at all."""
+        """The ``privileges`` that the account lacks on the table, the database, and globally."""
         return [p for p in privileges if not self._has(p, database, table)]
 
     def statement(
@@ -94,7 +94,7 @@ class Grants:
 
 
 def _privileges(listed: str) -> frozenset[str]:
-    """Those for the whole of what they are granted on, so none with columns in parentheses."""
+    """The privileges on whole objects; not those with columns in parentheses."""
     names = re.findall(r"([A-Z][A-Z_ ]*[A-Z])(\s*\([^)]*\))?(?:,|$)", listed)
     return frozenset(_ALIASES.get(name, name) for name, columns in names if not columns)
 

@@ -26,7 +26,7 @@ SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({names})
 """
 _FEW, _AT_ONCE = 20, 200
-"""Of few tables each is asked about alone: then MariaDB opens no other ones."""
+"""With few tables it asks about each one alone, so that MariaDB opens no others."""
 _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
@@ -77,8 +77,8 @@ class MySqlTableStorage:
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
-    """Of every table of the server, what differs once its `MySqlTableStorage.text` or primary key
-    does.
+    """For every table of the server a text that changes when its `MySqlTableStorage.text` or
+    primary key changes.
     """
     found: dict[TableName, Any] = {}
     for query in _ALL:

@@ -50,7 +50,7 @@ class MySqlCatalogue:
     Args:
         url: of the server.
         own_schemas: databases that are never listed, e.g. that of the watermark table.
-        own_tables: further tables, as ``database.name``, that are never listed: the signal table.
+        metadata_tables: of other names, as ``database.name``, never listed: the signal table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
@@ -59,11 +59,11 @@ class MySqlCatalogue:
         url: str | ServerUrl,
         *,
         own_schemas: Sequence[str] = ("tidelog",),
-        own_tables: Sequence[str] = (),
+        metadata_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._url = url
-        self._own_tables = {TableName.parse(name) for name in own_tables}
+        self._metadata_tables = {TableName.parse(name) for name in metadata_tables}
         self._hidden = {*SYSTEM_SCHEMAS, *own_schemas}
         self._finder = MySqlSchemaFinder(keys)
         self._lock = threading.Lock()
@@ -174,10 +174,10 @@ class MySqlCatalogue:
                 self._connection = None
 
     def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
-        """Those that match and are not hidden, sorted."""
+        """The tables that match and are not hidden, sorted."""
         fold = str.lower if self._folds_case else str
         hidden = {fold(name) for name in self._hidden}
-        own = {TableName(fold(t.namespace), fold(t.name)) for t in self._own_tables}
+        own = {TableName(fold(t.namespace), fold(t.name)) for t in self._metadata_tables}
         wanted = [fold(pattern) for pattern in patterns]
         found = []
         for table in tables:

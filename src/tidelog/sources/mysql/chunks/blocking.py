@@ -49,9 +49,9 @@ from tidelog.sources.mysql.chunks.watermarks import (
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
 
 QUIET_TRIES = 50
-"""So often the snapshot is tried before the server is asked to rest."""
+"""How often the snapshot is tried before writers are held up."""
 REST_S = 1.0
-"""So long writers may be held up at most."""
+"""How long writers may be held up at most."""
 LOCK_ADVICE = (
     "the server writes without a pause, and FLUSH TABLES WITH READ LOCK, which would make one for "
     "an instant, was not given: grant RELOAD, end statements that run for long, or dump "

@@ -72,7 +72,7 @@ def _time(name: str) -> str:
 
 
 def _key_days(name: str) -> str:
-    """Of a key, each date its own: `tidelog.codecs.unreal_dates`."""
+    """The days of a key column; each date has its own: `tidelog.codecs.unreal_dates`."""
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
     first, of_a_year = unreal_dates.FIRST, unreal_dates.OF_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
@@ -114,8 +114,8 @@ _OF_KEYS: Mapping[str, Callable[[str], str]] = {
 
 
 def column_text(column: Column, key: bool = False) -> str:
-    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is of a
-    key.
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is a
+    key's column.
     """
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):

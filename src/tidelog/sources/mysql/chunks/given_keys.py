@@ -57,7 +57,7 @@ def _value(column: Column, text: str | None) -> str | None:
         return _spelled(column, text)
     except ValueError:
         raise ChunkRefusedError(
-            f"no row has such a key: a value is none of column {column.name}'s type"
+            f"no row has such a key: a value is not of column {column.name}'s type"
         ) from None
 
 
@@ -138,7 +138,9 @@ def _clock(hours: str, minutes: str, seconds: str | None, fraction: str, *, most
 
 
 def _fraction(column: Column, digits: str | None) -> str:
-    """As many digits as the column has. More are none of its values: not to be rounded to one."""
+    """As many digits as the column has. A text with more is no value of the column, and is not
+    rounded.
+    """
     kept = column.type_mod if column.type_id in _WITH_DIGITS else types.old_digits(column)
     digits = (digits or "").rstrip("0")
     _require(len(digits) <= kept)

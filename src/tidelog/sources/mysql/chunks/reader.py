@@ -197,7 +197,7 @@ class MySqlChunkReader:
         check_commit_order(connection)
         if self._strategy == "table":
             connection.rows(BEGIN)
-            # Of the last watermark; before the first one nothing is known to be visible.
+            # Up to the last watermark; before the first one nothing is known to be visible.
             return BinlogSnapshot(self._bound), None
         visible = self._visible_before(connection)
         connection.rows(BEGIN)

@@ -41,7 +41,7 @@ class RowReader:
         limit_bytes: int = 0,
         stop: Callable[[], None] | None = None,
     ) -> LogBatch:
-        """DUMP_ROW records of the rows, which are of the schema's columns.
+        """DUMP_ROW records of the rows, with the schema's columns.
 
         Once they take ``limit_bytes`` (0: they may take any number), ``stop`` has the server end
         the statement, and what comes still is passed over (`cut`).

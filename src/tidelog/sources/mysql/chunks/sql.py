@@ -89,7 +89,7 @@ class MySqlChunkSql:
 
     @property
     def key_schema(self) -> TableSchema:
-        """Of what `boundary` selects."""
+        """The schema of what `boundary` selects."""
         return key_schema(self.schema, self.key)
 
     def range(self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None) -> str:

@@ -51,8 +51,8 @@ VIEW = (
 
 
 def is_view(connection: Connection, watermark_schema: str) -> bool:
-    """Did somebody make a view of the watermark table's name? A trigger, unlike in PostgreSQL, runs
-    with the rights of who made it, and can't be seen without a privilege of its own.
+    """Is there a view with the watermark table's name? A trigger, unlike in PostgreSQL, runs with
+    the rights of its author, and can't be seen without a privilege of its own.
     """
     return bool(
         connection.rows(
@@ -65,7 +65,7 @@ def is_view(connection: Connection, watermark_schema: str) -> bool:
 
 def commit_watermark(connection: Connection, watermark_schema: str, watermark: str) -> None:
     """Commit the watermark; makes the table if it is missing. Raises PyMySQL's errors, and
-    ChunkDeniedError for what is no table.
+    ChunkDeniedError if it is no table.
     """
     table = quote_name(watermark_schema, WATERMARK_TABLE)
     column = quote_name(WATERMARK_COLUMN)

@@ -28,7 +28,7 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Of ``uuid:1-5:7,uuid:tag:1-3``; raises ValueError."""
+        """Parses ``uuid:1-5:7,uuid:tag:1-3``. Raises ValueError."""
         found: dict[Source, list[Interval]] = {}
         for part in text.replace("\n", "").split(","):
             if not part.strip():

@@ -166,7 +166,7 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
     for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
         number, here = unpack(at)
         told = first + np.flatnonzero(in_file[first:rotate])
-        # Of the offset the header has the low 32 bits; no batch is as long as what is missing.
+        # The header has the low 32 bits of the offset; no batch is long enough to confuse them.
         ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
         if len(told):
             if ends[told[-1]] > end:

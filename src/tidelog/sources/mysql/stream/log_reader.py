@@ -66,7 +66,7 @@ from tidelog.sources.mysql.stream.stalls import StallWatch
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
 MOST_TABLES = 16_384
-"""So many table maps are kept; a table has one for each time that the server opened it."""
+"""Most table maps that are kept; a table has one for each time that the server opened it."""
 
 
 class MySqlLogReader:

@@ -33,7 +33,7 @@ class StallWatch:
         self._asked = 0.0
 
     def check(self, position: int) -> None:
-        """To be called after each poll with the position that the stream has come to.
+        """Call it after each poll with the stream's position.
 
         Raises ConnectionLostError if the server's log ends before.
         """

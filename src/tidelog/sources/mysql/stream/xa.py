@@ -25,7 +25,7 @@ from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
 
 MOST_OF_GROUP = 1 << 20
 MOST_OF_ALL = 32 << 20
-"""So many bytes of events are kept of one prepared group, and of all of them."""
+"""Most bytes of events that are kept of one prepared group, and of all of them."""
 
 
 @dataclass(frozen=True, slots=True)

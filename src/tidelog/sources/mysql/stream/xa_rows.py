@@ -102,7 +102,7 @@ class XaRows:
         scanner.skip_to(after.position, after.ordinal)
 
     def _events_of(self, group: Group) -> Iterator[XaEvents | LogPart]:
-        """Those that were kept, or else read again."""
+        """The events that were kept, or read again."""
         if group.events is not None:
             yield group.events
             return

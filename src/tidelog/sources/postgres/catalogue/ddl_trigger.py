@@ -24,7 +24,7 @@ from tidelog.sources.postgres.connect import quote_ident, quote_literal
 from tidelog.sources.postgres.preflight.findings import Connection
 
 DDL_PREFIX = "tidelog.ddl"
-"""Of the logical messages."""
+"""The prefix of the logical messages."""
 
 # Does the server take updates of these tables, each with its partitions (CheckCmdReplicaIdentity)?
 # From 18 on it refuses them if the identity has a generated column that is not published.

@@ -61,7 +61,7 @@ Columns = frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class IdentityTrouble:
     """Why a table's updates and deletes can't be published, and the statements that mend it."""
 
     why: str
@@ -87,7 +87,7 @@ class ReplicaIdentity:
 
     kind: str
     columns: Columns
-    trouble: Trouble | None = None
+    trouble: IdentityTrouble | None = None
     needs_generated: bool = False  # sound only where stored generated columns are published
 
 
@@ -157,7 +157,9 @@ def _identity(
         columns, trouble = _logged(partition, logs_generated, generated)
         if trouble is not None:
             why = f"{partition.name}: {trouble.why}"
-            return ReplicaIdentity(table.kind, own, Trouble(why, trouble.fix, trouble.advice))
+            return ReplicaIdentity(
+                table.kind, own, IdentityTrouble(why, trouble.fix, trouble.advice)
+            )
         common = _both(common, columns)
     primary: Columns = frozenset(name for name, _ in table.primary)
     for kind, wanted in ((table.kind, own), ("d", primary)):
@@ -176,13 +178,13 @@ def _both(one: Columns, other: Columns) -> Columns:
 
 def _logged(
     member: _Member, logs_generated: bool, generated: bool
-) -> tuple[Columns, Trouble | None]:
+) -> tuple[Columns, IdentityTrouble | None]:
     """The columns of old states, or why there are none (no columns then)."""
     nothing: Columns = frozenset()
     if member.kind == "f":
         if logs_generated and (member.virtual or (member.stored and not generated)):
             how = "virtual generated columns" if member.virtual else "generated columns"
-            return nothing, Trouble(
+            return nothing, IdentityTrouble(
                 f"REPLICA IDENTITY FULL takes in {how}, which are not published",
                 _by_default(member, generated),
                 "" if _by_default(member, generated) else _NEED_KEY,
@@ -190,7 +192,7 @@ def _logged(
         return None, None
     columns = {"d": member.primary, "i": member.index}.get(member.kind, ())
     if any(of for _, of in columns) and not (logs_generated and generated):
-        return nothing, Trouble(
+        return nothing, IdentityTrouble(
             "its replica identity has a generated column, which is not published",
             _in_full(member, logs_generated),
             _NEED_KEY,
@@ -204,7 +206,7 @@ def _logged(
     if why is None:
         why = "its primary key is deferrable" if member.keyed else "it has no primary key"
     mend = _by_default(member, generated) or _in_full(member, logs_generated)
-    return nothing, Trouble(why, mend, "" if member.primary else _NEED_KEY)
+    return nothing, IdentityTrouble(why, mend, "" if member.primary else _NEED_KEY)
 
 
 _NEED_KEY = "or give it a primary key of plain columns that is not deferrable"
@@ -229,17 +231,17 @@ def _partitions_differ(
     own: Columns,
     primary: Columns,
     logs_generated: bool,
-) -> Trouble:
+) -> IdentityTrouble:
     """No columns of the table are in the old states of all partitions."""
     if not primary and own is not None and not own:
         everywhere = [table, *partitions]
-        return Trouble(
+        return IdentityTrouble(
             "the partitioned table itself has no primary key and no replica identity",
             tuple(sql for each in everywhere for sql in _in_full(each, logs_generated)),
             _NEED_KEY,
         )
     differ = [each for each in partitions if not _carries(each, primary or own)]
-    return Trouble(
+    return IdentityTrouble(
         f"{len(differ)} of its partitions have a replica identity that leaves out columns of the "
         f"table's own, {differ[0].name} for one",
         tuple(sql for each in differ for sql in _mend(each, primary, logs_generated)),

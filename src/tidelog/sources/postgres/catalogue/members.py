@@ -81,7 +81,7 @@ def managed_for(slot: str | None) -> str:
 
 
 def publications_now(connection: Connection, names: Sequence[str]) -> dict[str, PublicationState]:
-    """Those of these publications that exist, with all their members."""
+    """The publications among these that exist, with all their members."""
     found = {}
     for name, comment, alterable, everything, via_root, *kinds, generated in connection.execute(
         _PUBLICATIONS.encode(), (list(names),)

@@ -23,7 +23,11 @@ import psycopg
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
-from tidelog.sources.postgres.catalogue.identity import GENERATED_VERSION, Trouble, identities
+from tidelog.sources.postgres.catalogue.identity import (
+    GENERATED_VERSION,
+    IdentityTrouble,
+    identities,
+)
 from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
@@ -35,8 +39,8 @@ from tidelog.sources.postgres.catalogue.publication_inputs import inputs
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
+    PublicationView,
     PublishedTable,
-    View,
 )
 from tidelog.sources.postgres.catalogue.table_rights import (
     not_owned,
@@ -51,7 +55,7 @@ __all__ = ["Publications", "PublishedTable"]
 logger = logging.getLogger(__name__)
 
 WHOLE_EVERY_S = 600.0
-"""So often all is looked at, whether or not what decides it has changed."""
+"""How often everything is looked at, even if no input has changed."""
 
 # Whatever the slot, before publications were named after it.
 _FORMER_DEFAULT = "tidelog"
@@ -138,7 +142,7 @@ class Publications:
             b"SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
         ).fetchone()
         assert row is not None
-        view = View(
+        view = PublicationView(
             publications=publications,
             own=[tables[name] for name in own if name in tables],
             captured=[tables[name] for name in captured if name in tables],
@@ -273,7 +277,7 @@ class Publications:
             self._leave(left, strict=False)
         return all_taken
 
-    def _taken(self, connection: Connection, step: PublicationStep, view: View) -> bool:
+    def _taken(self, connection: Connection, step: PublicationStep, view: PublicationView) -> bool:
         """Run it; False if the server refuses it for this table, which `refused` tells."""
         try:
             with connection.transaction():
@@ -291,7 +295,9 @@ class Publications:
             return False
         return True
 
-    def _refuse(self, connection: Connection, left: Sequence[PublicationStep], view: View) -> None:
+    def _refuse(
+        self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
+    ) -> None:
         """Tables that are not published and that this capture may not publish."""
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
@@ -306,7 +312,7 @@ class Publications:
             refusal = why.get(table.relation_id)
             self._note(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
 
-    def _note_troubles(self, view: View) -> None:
+    def _note_troubles(self, view: PublicationView) -> None:
         self.inserts_only = {
             table: Refusal(trouble.why, trouble.remedy)
             for table, trouble in _troubles(view).items()
@@ -315,7 +321,7 @@ class Publications:
     def _note(self, table: TableName, refusal: Refusal) -> None:
         self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
 
-    def _require_any(self, view: View) -> None:
+    def _require_any(self, view: PublicationView) -> None:
         wanted = [table.table for table in [*view.own, *view.captured]]
         none = wanted and all(table in self.refused for table in wanted)
         for table in self.refused if none else [t for t in self.refused if t == self.watermark]:
@@ -352,7 +358,7 @@ class Publications:
             f"owns both table and publication, run: {missing}"
         )
 
-    def _claim(self, connection: Connection, view: View) -> None:
+    def _claim(self, connection: Connection, view: PublicationView) -> None:
         """Note whose publications these are, if they were made before that was noted."""
         if self.slot is None:
             return
@@ -377,7 +383,7 @@ class Publications:
             )
 
 
-def _troubles(view: View) -> dict[TableName, Trouble]:
+def _troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
     return {
         table.table: table.identity.trouble
         for table in view.captured

@@ -67,8 +67,8 @@ _OF_NAMESPACES = ("s.pnpubid, s.pnnspid", "pg_catalog.pg_publication_namespace s
 
 
 def inputs(connection: Connection, names: Sequence[str]) -> str:
-    """A text that stays equal while nothing changes that matters to publications of these names,
-    to whichever tables they are to hold, or to the rights of the role that asks.
+    """A text that changes with whatever matters to publications of these names: their tables, and
+    the rights of our role.
     """
     since_15 = connection.info.server_version >= _NAMESPACES_SINCE
     filtered = "r.prqual IS NOT NULL" if since_15 else "false"

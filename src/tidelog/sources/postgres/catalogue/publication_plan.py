@@ -42,7 +42,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PublicationView:
     """The source as it is now, as far as publications matter."""
 
     publications: dict[str, PublicationState]
@@ -80,10 +80,10 @@ class Planner:
     """Args:
     view: the source.
     name, inserts_name: the publications.
-    slot: whose they are to be. None: whoever's.
+    slot: of their owner. None: any owner.
     """
 
-    view: View
+    view: PublicationView
     name: str
     inserts_name: str
     slot: str | None

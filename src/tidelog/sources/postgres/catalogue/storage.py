@@ -196,7 +196,9 @@ def storage_of(
 def estimated_rows(
     connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
 ) -> dict[TableName, int]:
-    """Of each that was vacuumed or analyzed; of a partitioned one, of such partitions."""
+    """The rows of each table that was vacuumed or analyzed; of a partitioned one, those of such
+    partitions.
+    """
     names = ([table.namespace for table in tables], [table.name for table in tables])
     rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
     return {TableName(namespace, name): int(estimate) for namespace, name, estimate in rows}

@@ -76,7 +76,7 @@ class PostgresCatalogue:
     Args:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
-        own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
+        metadata_tables: of other names, as ``schema.name``, never listed: the signal table.
         keys: surrogate keys by table pattern, see `PostgresSchemaFinder`.
         publications: what the log shows is what these publish.
         published_by_others: tables that none of ``publications`` holds are not listed. Else all
@@ -89,7 +89,7 @@ class PostgresCatalogue:
         dsn: str,
         *,
         own_schemas: Sequence[str] = ("tidelog",),
-        own_tables: Sequence[str] = (),
+        metadata_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
         publications: Sequence[str] = (),
         published_by_others: bool = False,
@@ -97,7 +97,7 @@ class PostgresCatalogue:
     ) -> None:
         self._dsn = dsn
         self._slot = slot
-        self._own_tables = {TableName.parse(name) for name in own_tables}
+        self._metadata_tables = {TableName.parse(name) for name in metadata_tables}
         self._publications = tuple(publications)
         self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
@@ -198,11 +198,11 @@ class PostgresCatalogue:
     def _listed(
         self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
     ) -> list[TableName]:
-        """Without our own tables, and without what is not published where others publish."""
+        """Without the metadata tables, and without what is not published where others publish."""
         if self._published_by_others:
             published = set().union(*members_of(connection, self._publications).values())
             found = [name for name in found if name in published]
-        return [name for name in found if name not in self._own_tables]
+        return [name for name in found if name not in self._metadata_tables]
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:

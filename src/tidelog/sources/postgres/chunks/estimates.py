@@ -94,7 +94,7 @@ class PostgresEstimates:
 
 
 def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
-    """As the server's planner has it: the density that was found last, times the pages now."""
+    """As the server's planner estimates it: the last known density, times the pages now."""
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
     rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)

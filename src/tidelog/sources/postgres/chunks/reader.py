@@ -246,7 +246,7 @@ class PostgresChunkReader:
     def _emission_point(
         self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
     ) -> int:
-        """As early as can be: of equal snapshots, what the first one's position was serves all.
+        """As early as possible: the position of the first of equal snapshots serves all of them.
 
         On an idle source a position in log that a transaction has written and nobody flushed may be
         reached only after up to 20 s (the background writer's next look).

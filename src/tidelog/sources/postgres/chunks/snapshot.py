@@ -62,7 +62,7 @@ class PgSnapshot:
         return seen
 
     def invisible_ranges(self, upto_xid: int) -> XidRanges:
-        """Those in progress, and what began after the snapshot, up to ``upto_xid``."""
+        """Transactions in progress, and those that began after the snapshot, up to ``upto_xid``."""
         running = ranges_of(self.xip[self.xip <= upto_xid].tolist())
         return np.concatenate([running, _from(self.xmax, upto_xid)])
 

@@ -99,7 +99,7 @@ class PostgresChunkSql:
         return _copy(f"{self._union(self._columns, parts)} ORDER BY {self._key.names}")
 
     def absent_keys(self, keys: Sequence[Key]) -> str:
-        """Those of the keys that no row has. The database decides what is equal: ``1.0`` and
+        """Selects the keys that no row has. The database decides what is equal: ``1.0`` and
         ``1.00`` are one number.
         """
         return _copy(" UNION ALL ".join(self._key.absent(keys, self.source)))

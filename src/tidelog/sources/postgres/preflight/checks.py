@@ -242,7 +242,7 @@ class Preflight:
             yield Finding("slot", level, text, fix)
 
     def _lost(self, why: str) -> Finding:
-        """What became of a slot that is ours, or that may be: nobody said whose it is."""
+        """What became of a slot that is ours, or may be ours: its owner is not known."""
         text = f"{self._slot} is invalid: {why}; changes were lost"
         if self._owner is not None:
             return Finding("slot", "fail", text, "tidelog reset CONFIG")

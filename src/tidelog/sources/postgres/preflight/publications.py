@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the publications and Tidelog's own tables."""
+"""What `tidelog check` finds out about the publications and the metadata tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PublicationChecks:
         self._publications = publications
         self._writes = publications.strategy != "snapshot"
 
-    # ------------------------------------------------------------------ our own tables
+    # ------------------------------------------------------------------ metadata tables
 
     def watermark_table(self, connection: Connection) -> Iterator[Finding]:
         """Is it there, or can it be made?"""
@@ -117,7 +117,7 @@ class PublicationChecks:
             yield Finding(
                 "publication",
                 "fail",
-                _reasons(left) or "capture can't add its own tables to the publication",
+                _reasons(left) or "capture can't add its metadata tables to the publication",
                 "\n".join(statements),
                 quote_ident(connection.info.user) if allowed else SUPERUSER,
             )
@@ -157,7 +157,7 @@ class PublicationChecks:
     def _statements(
         self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
-        """Of these steps, and those without which capture could not go on from there."""
+        """The SQL of these steps, and of those that capture needs to go on from there."""
         user = quote_ident(connection.info.user)
         missing = self._to_be_added(planner)
         found: list[str] = []

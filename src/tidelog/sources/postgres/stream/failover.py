@@ -33,7 +33,7 @@ def copied_to_standbys(connection: Connection) -> bool:
 
 
 def prepare(connection: Connection, dsn: str, slot: str) -> None:
-    """Give the slot the property if it was made without. Nobody reads it."""
+    """Give the slot the property if it was made without it. The slot must have no reader."""
     if not copied_to_standbys(connection):
         return
     _warn_of_idle_standbys(connection)

@@ -23,7 +23,7 @@ from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATE
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 MAX_PREFIX_CHARACTERS = 256
-"""As much of a prefix as is recorded."""
+"""How much of a prefix is recorded."""
 
 
 def is_ours(message: LogicalMessage) -> bool:

@@ -25,7 +25,7 @@ _CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
 
 
 class PostgresMetadataTables:
-    """Tells our own tables of the stream, and reads their rows.
+    """Knows the metadata tables of the stream, and reads their rows.
 
     Args:
         publications: names them.

@@ -42,8 +42,8 @@ _LOG = "-log-"
 
 
 def purpose_of(slot: str, generation: str | None, copy: str = "") -> str:
-    """What stands behind ``tidelog-`` in the walsender's application_name. A slot's name is of
-    ASCII letters.
+    """The part after ``tidelog-`` in the walsender's application_name. A slot's name has only ASCII
+    letters.
     """
     if generation is None:
         return slot
@@ -68,7 +68,9 @@ class SlotReader:
 
     @property
     def generation(self) -> str | None:
-        """Of the event log it reads for; None if it does not say, as versions before this one."""
+        """The generation of the event log that it reads for; None if it does not say, as in earlier
+        versions.
+        """
         before, found, log = self.application.rpartition(_LOG)
         return log.partition(".")[0] if found and before else None
 
@@ -121,7 +123,7 @@ class SlotOwner:
         self._note: dict[str, Any] = {}
         self.generation: str | None = None
         self.copy = ""
-        """Of the event log: which of its copies."""
+        """Which copy of the event log."""
 
     @property
     def purpose(self) -> str:

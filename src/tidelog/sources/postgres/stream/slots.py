@@ -221,8 +221,8 @@ def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
 def take_over(
     connection: Connection, slot: str, owner: SlotOwner, *, pause_s: float = 0.05
 ) -> None:
-    """See that nobody reads the slot. A capture into the same event log that still does is frozen
-    or on its way out, since only the leader gets here: its backend is ended.
+    """Make sure that nobody reads the slot. A capture into the same event log that still does is
+    frozen or ending, because only the leader gets here: its backend is ended.
 
     Raises:
         SourceError: another program reads it.

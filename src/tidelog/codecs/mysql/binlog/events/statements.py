@@ -18,7 +18,7 @@ _WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """What is of use of a query's status variables. ``sql_mode``: of the session, 0 if not known;
+    """The status variables of a query that are used. ``sql_mode``: of the session, 0 if not known;
     ``collation``: of the client, None if not known.
     """
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.littleendian import uint32_at
+from tidelog.codecs.littleendian import uint16_at, uint32_at
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
+from tidelog.codecs.mysql.binlog.kernels import types as t
 from tidelog.model.records import Int64s, UInt8s
 
 _MASK32 = 0xFFFFFFFF
+_ARTIFICIAL = 0x20  # a flag: the event is not in the file
 
 
 def _crc_tables() -> np.ndarray:
@@ -87,3 +89,29 @@ def split(data: UInt8s, offsets: Int64s) -> int:
         count += 1
         offsets[count] = at
     return count
+
+
+@njit(inline="always")
+def may_repeat(typed: int) -> bool:
+    """May events of the type be sent again, out of their place? Their checksum is not verified."""
+    return typed in (t.FORMAT, t.ROTATE, t.HEARTBEAT, t.HEARTBEAT_V2)
+
+
+@njit(nogil=True)
+def place_of(data: UInt8s, start: int, offset: int) -> tuple[bool, int, int]:
+    """Is the event at ``start`` in order, and where does it begin and end in its file?
+
+    ``offset``: where the last event ended; an event that is not in the file is there.
+    """
+    log_pos = uint32_at(data, start + 13)
+    if log_pos == 0 or uint16_at(data, start + 17) & _ARTIFICIAL:
+        return True, offset, offset
+    # The header has the low 32 bits of where the event ends.
+    distance = (log_pos - offset) & _MASK32
+    event_end = offset + distance
+    event_start = event_end - uint32_at(data, start + 9)
+    if distance >= 1 << 31 or event_start < offset:
+        if not may_repeat(data[start + 4]):
+            return False, event_start, event_end
+        return True, offset, offset
+    return True, event_start, event_end

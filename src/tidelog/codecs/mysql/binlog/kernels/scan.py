@@ -11,107 +11,32 @@ from __future__ import annotations
 
 from numba import njit
 
-from tidelog.codecs.littleendian import int64_at, uint16_at, uint24_at, uint32_at, uint48_at
+from tidelog.codecs.littleendian import int64_at, uint16_at, uint32_at, uint48_at
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
-from tidelog.codecs.mysql.binlog.kernels.events import crc32
+from tidelog.codecs.mysql.binlog.kernels import slots as s
+from tidelog.codecs.mysql.binlog.kernels import types as t
+from tidelog.codecs.mysql.binlog.kernels.events import crc32, may_repeat, place_of
+from tidelog.codecs.mysql.binlog.kernels.groups import (
+    commit_ts_of,
+    is_after,
+    is_word,
+    source_of,
+)
 from tidelog.codecs.mysql.binlog.kernels.images import image_end, present_count, rekeyed
-from tidelog.codecs.mysql.binlog.kernels.slots import (
-    BAD_CHECKSUM,
-    BEGUN,
-    CHECKSUM,
-    COLUMN_COUNT,
-    COLUMNS,
-    COMMIT_TS,
-    CURSOR,
-    DELETED,
-    END,
-    EVENT_END,
-    EVENT_START,
-    FILE,
-    FULL,
-    GROUP_START,
-    GTIDS,
-    HELD,
-    IN_GROUP,
-    INFLATED,
-    INNER,
-    JSON_COLUMNS,
-    LAST_ORDINAL,
-    LAST_POSITION,
-    LOOSE,
-    MALFORMED,
-    MAP_END,
-    MAP_START,
-    MODE,
-    NEED,
-    NESTED,
-    NEXT_ORDINAL,
-    NOTICE,
-    NOTICED,
-    OFFSET,
-    OUT_OF_ORDER,
-    OUTSIDE,
-    PAYLOAD_BYTES,
-    RECORD_POSITION,
-    RECORDS,
-    REKEYED,
-    ROW_AT,
-    SCHEMA,
-    SOURCE,
-    SOURCES,
-    SPECIAL,
-    STANDALONE,
-    TORN_ROW,
-    TOUCHED,
-    UNMAPPED,
-    WATCHED,
-    WATCHED_ROW,
-    WHOLE,
+from tidelog.codecs.mysql.binlog.kernels.rows import (
+    columns_of,
+    is_rows,
+    options_end,
+    same_map,
+    table_number,
+    write_payload,
 )
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
-_QUERY, _STOP, _ROTATE, _INTVAR, _RAND, _USER_VAR = 2, 3, 4, 5, 13, 14
-_FORMAT, _XID, _TABLE_MAP, _HEARTBEAT, _HEARTBEAT_V2 = 15, 16, 19, 27, 41
-_WRITE_V1, _UPDATE_V1, _DELETE_V1, _WRITE, _UPDATE, _DELETE = 23, 24, 25, 30, 31, 32
-_PARTIAL_UPDATE, _GTID, _ANONYMOUS_GTID, _MARIADB_GTID = 39, 33, 34, 162
-_ROWS_QUERY, _CONTEXT, _VIEW_CHANGE, _ANNOTATE, _CHECKPOINT = 29, 36, 37, 160, 161
 _NO_TABLE = 0xFFFFFF  # in a rows event that only ends a statement
 _STATEMENT_END = 1
-_ARTIFICIAL = 0x20
 _I, _U, _D = ord("I"), ord("U"), ord("D")
 _BEFORE, _AFTER, _PARTIAL = 1, 2, 4
-_MASK32 = 0xFFFFFFFF
-
-
-@njit(inline="always")
-def _copy_few(source: UInt8s, start: int, size: int, target: UInt8s, at: int) -> None:
-    for i in range(size):
-        target[at + i] = source[start + i]
-
-
-@njit(inline="always")
-def _find(table_id: int, ids: Int64s, numbers: Int64s) -> int:
-    low = 0
-    high = len(ids)
-    while low < high:
-        middle = (low + high) >> 1
-        if ids[middle] < table_id:
-            low = middle + 1
-        else:
-            high = middle
-    if low == len(ids) or ids[low] != table_id:
-        return -1
-    return int(numbers[low])
-
-
-@njit(inline="always")
-def _is_word(data: UInt8s, start: int, end: int, word: bytes) -> bool:
-    if end - start != len(word):
-        return False
-    for i in range(len(word)):  # noqa: SIM110 (numba)
-        if data[start + i] != word[i]:
-            return False
-    return True
 
 
 @njit(cache=True, nogil=True)
@@ -169,159 +94,111 @@ def scan(
     Returns:
         END, SPECIAL, FULL, WATCHED_ROW or an error code.
     """
-    offset = state[OFFSET]
-    file = state[FILE]
-    in_group = state[IN_GROUP]
-    group_start = state[GROUP_START]
-    record_position = state[RECORD_POSITION]
-    group_ts = state[COMMIT_TS]
-    next_ordinal = state[NEXT_ORDINAL]
-    begun = state[BEGUN]
-    standalone = state[STANDALONE]
-    held = state[HELD]
-    last_position = state[LAST_POSITION]
-    last_ordinal = state[LAST_ORDINAL]
-    checksum = state[CHECKSUM]
-    mode = state[MODE]
-    source = state[SOURCE]
-    row_at = state[ROW_AT]
+    offset = state[s.OFFSET]
+    file = state[s.FILE]
+    in_group = state[s.IN_GROUP]
+    group_start = state[s.GROUP_START]
+    record_position = state[s.RECORD_POSITION]
+    group_ts = state[s.COMMIT_TS]
+    next_ordinal = state[s.NEXT_ORDINAL]
+    begun = state[s.BEGUN]
+    standalone = state[s.STANDALONE]
+    held = state[s.HELD]
+    last_position = state[s.LAST_POSITION]
+    last_ordinal = state[s.LAST_ORDINAL]
+    checksum, mode = state[s.CHECKSUM], state[s.MODE]
+    source = state[s.SOURCE]
+    row_at = state[s.ROW_AT]
 
     count = len(offsets) - 1
-    begin_of_all = offsets[0]
-    end_of_all = offsets[count]
-    record = 0
-    used = 0
-    gtids = 0
+    begin_of_all, end_of_all = offsets[0], offsets[count]
+    record = used = gtids = 0
     payload_offsets[0] = 0
     event_start = event_end = offset
-    code = END
-    i = first
+    code, i = s.END, first
     while i < count:
         start = offsets[i]
         end = offsets[i + 1]
         length = end - start
         if start < begin_of_all or length < HEADER_BYTES or end > end_of_all:
-            code = MALFORMED
+            code = s.MALFORMED
             break
         typed = data[start + 4]
-        told_length = uint32_at(data, start + 9)
-        if mode != INFLATED and told_length != length:
-            code = MALFORMED
+        if mode != s.INFLATED and uint32_at(data, start + 9) != length:
+            code = s.MALFORMED
             break
         body = start + HEADER_BYTES
         body_end = end
-        if (
-            checksum
-            and mode == WHOLE
-            and typed not in (_FORMAT, _ROTATE, _HEARTBEAT, _HEARTBEAT_V2)
-        ):
+        if checksum and mode == s.WHOLE and not may_repeat(typed):
             body_end = end - 4
             if body_end < body:
-                code = MALFORMED
+                code = s.MALFORMED
                 break
             if row_at == 0 and crc32(data, start, body_end) != uint32_at(data, body_end):
-                code = BAD_CHECKSUM
+                code = s.BAD_CHECKSUM
                 break
-        flags = uint16_at(data, start + 17)
-        if mode == INNER:
-            event_start = state[EVENT_START]
-            event_end = state[EVENT_END]
+        if mode == s.INNER:
+            event_start = state[s.EVENT_START]
+            event_end = state[s.EVENT_END]
         else:
-            log_pos = uint32_at(data, start + 13)
-            if log_pos == 0 or flags & _ARTIFICIAL:
-                event_start = event_end = offset
-            else:
-                # The header has the low 32 bits of where the event ends.
-                distance = (log_pos - offset) & _MASK32
-                event_end = offset + distance
-                event_start = event_end - told_length
-                if typed in (_ROTATE, _FORMAT, _HEARTBEAT, _HEARTBEAT_V2):
-                    # They may be sent again, out of their place.
-                    if distance >= 1 << 31 or event_start < offset:
-                        event_start = event_end = offset
-                elif distance >= 1 << 31 or event_start < offset:
-                    code = OUT_OF_ORDER
-                    break
+            in_order, event_start, event_end = place_of(data, start, offset)
+            if not in_order:
+                code = s.OUT_OF_ORDER
+                break
 
-        if typed in (
-            _WRITE,
-            _UPDATE,
-            _DELETE,
-            _WRITE_V1,
-            _UPDATE_V1,
-            _DELETE_V1,
-            _PARTIAL_UPDATE,
-        ):
+        if is_rows(typed):
             if not in_group:
-                code = OUTSIDE
+                code = s.OUTSIDE
                 break
             if body + 8 > body_end:
-                code = MALFORMED
+                code = s.MALFORMED
                 break
             rows_flags = uint16_at(data, body + 6)
             if not held:
                 table_id = uint48_at(data, body)
-                at = body + 8
-                if typed not in (_WRITE_V1, _UPDATE_V1, _DELETE_V1):
-                    if at + 2 > body_end or uint16_at(data, at) < 2:
-                        code = MALFORMED
-                        break
-                    at += uint16_at(data, at)  # extra data
-                if at + 1 > body_end:
-                    code = MALFORMED
+                at, columns = columns_of(data, typed, body + 8, body_end)
+                if columns < 0:
+                    code = s.MALFORMED
                     break
-                columns = int(data[at])
-                at += 1
-                if columns == 252:
-                    if at + 2 > body_end:
-                        code = MALFORMED
-                        break
-                    columns = uint16_at(data, at)
-                    at += 2
-                elif columns > 252 or columns == 251:
-                    code = MALFORMED
-                    break
-                number = _find(table_id, ids, numbers)
+                number = table_number(table_id, ids, numbers)
                 if number < 0:
                     if table_id != _NO_TABLE:
-                        code = UNMAPPED
+                        code = s.UNMAPPED
                         break
                     at = body_end
-                elif tables[number, COLUMNS] < 0:
+                elif tables[number, s.COLUMNS] < 0:
                     # What counts rows elsewhere counts events, and any change may be the noticed.
                     table = tables[number]
-                    if record_position > last_position or (
-                        record_position == last_position and next_ordinal > last_ordinal
-                    ):
-                        if typed in (_DELETE, _DELETE_V1):
-                            table[NOTICED] |= table[NOTICE] & DELETED
-                        elif typed not in (_WRITE, _WRITE_V1):
-                            table[NOTICED] |= table[NOTICE] & REKEYED
+                    if is_after(record_position, next_ordinal, last_position, last_ordinal):
+                        if typed in (t.DELETE, t.DELETE_V1):
+                            table[s.NOTICED] |= table[s.NOTICE] & s.DELETED
+                        elif typed not in (t.WRITE, t.WRITE_V1):
+                            table[s.NOTICED] |= table[s.NOTICE] & s.REKEYED
                         last_position = record_position
                         last_ordinal = next_ordinal
                     next_ordinal += 1
                 else:
                     table = tables[number]
-                    if table[COLUMNS] != columns:
-                        code = COLUMN_COUNT
+                    if table[s.COLUMNS] != columns:
+                        code = s.COLUMN_COUNT
                         break
                     width = (columns + 7) >> 3
-                    updates = typed in (_UPDATE, _UPDATE_V1, _PARTIAL_UPDATE)
-                    partial = typed == _PARTIAL_UPDATE
+                    updates = typed in (t.UPDATE, t.UPDATE_V1, t.PARTIAL_UPDATE)
+                    partial = typed == t.PARTIAL_UPDATE
                     first_bits = at
                     second_bits = at + width
                     at += width * 2 if updates else width
                     if at > body_end:
-                        code = MALFORMED
+                        code = s.MALFORMED
                         break
                     first_present = present_count(data, first_bits, columns)
                     second_present = present_count(data, second_bits, columns) if updates else 0
-                    schema = table[SCHEMA]
+                    schema = table[s.SCHEMA]
                     head = 4 + (width * 2 if updates else width)
                     if updates:
                         row_kind = _U
                         row_flags = _BEFORE | _AFTER | (_PARTIAL if partial else 0)
-                    elif typed in (_WRITE, _WRITE_V1):
+                    elif typed in (t.WRITE, t.WRITE_V1):
                         row_kind = _I
                         row_flags = _AFTER
                     else:
@@ -329,7 +206,7 @@ def scan(
                         row_flags = _BEFORE
                     one_without_bytes = at == body_end and first_present == 0
                     if schema != 0:
-                        table[TOUCHED] = group_start
+                        table[s.CHANGED_BY] = group_start
                     if row_at:
                         at = start + row_at
                         one_without_bytes = False
@@ -341,64 +218,40 @@ def scan(
                         middle = after_at = at
                         if updates and at <= body_end:
                             if partial:
-                                if at + 1 > body_end or data[at] > 250:
-                                    code = TORN_ROW
+                                at = options_end(data, at, body_end, table)
+                                if at < 0:
+                                    code = s.TORN_ROW
                                     break
-                                options = data[at]
-                                at += 1
-                                if options & 1:
-                                    at += (table[JSON_COLUMNS] + 7) >> 3
                             after_at = at
                             at = image_end(
-                                data,
-                                at,
-                                body_end,
-                                second_bits,
-                                second_present,
-                                table,
-                                walks,
-                                steps,
+                                data, at, body_end, second_bits, second_present, table, walks, steps
                             )
-                        if at > body_end and schema == 0 and table[LOOSE]:
-                            if record_position > last_position or (
-                                record_position == last_position and next_ordinal > last_ordinal
-                            ):
+                        if at > body_end and schema == 0 and table[s.LOOSE]:
+                            if is_after(record_position, next_ordinal, last_position, last_ordinal):
                                 last_position = record_position
                                 last_ordinal = next_ordinal
                             next_ordinal += 1
                             break
                         if at > body_end or (at == row and not one_without_bytes):
-                            code = TORN_ROW
+                            code = s.TORN_ROW
                             break
                         one_without_bytes = False
-                        if record_position > last_position or (
-                            record_position == last_position and next_ordinal > last_ordinal
-                        ):
+                        if is_after(record_position, next_ordinal, last_position, last_ordinal):
                             if schema != 0:
                                 need = head + at - row
                                 if (
                                     record == len(kind)
                                     or used + need > len(payload)
-                                    or (schema == WATCHED and record > 0)
+                                    or (schema == s.WATCHED and record > 0)
                                 ):
                                     row_at = row - start
-                                    state[NEED] = need
-                                    code = FULL
+                                    state[s.NEED] = need
+                                    code = s.FULL
                                     break
-                                payload[used] = 1
-                                payload[used + 1] = row_flags
-                                payload[used + 2] = columns & 0xFF
-                                payload[used + 3] = columns >> 8
-                                used += 4
-                                _copy_few(data, first_bits, width, payload, used)
-                                used += width
-                                payload[used : used + middle - row] = data[row:middle]
-                                used += middle - row
-                                if updates:
-                                    _copy_few(data, second_bits, width, payload, used)
-                                    used += width
-                                    payload[used : used + at - middle] = data[middle:at]
-                                    used += at - middle
+                                images = (row, middle, at)
+                                used = write_payload(
+                                    data, first_bits, columns, images, row_flags, payload, used
+                                )
                                 kind[record] = row_kind
                                 schema_id[record] = schema
                                 position[record] = record_position
@@ -406,105 +259,65 @@ def scan(
                                 commit_ts[record] = group_ts
                                 record += 1
                                 payload_offsets[record] = used
-                            if table[NOTICE] & ~table[NOTICED]:
+                            if table[s.NOTICE] & ~table[s.NOTICED]:
                                 if row_kind == _D:
-                                    table[NOTICED] |= table[NOTICE] & DELETED
-                                elif (
-                                    updates
-                                    and table[NOTICE] & REKEYED
-                                    and rekeyed(
-                                        data,
-                                        row,
-                                        first_bits,
-                                        first_present,
-                                        after_at,
-                                        second_bits,
-                                        second_present,
-                                        at,
-                                        table,
-                                        walks,
-                                    )
-                                ):
-                                    table[NOTICED] |= REKEYED
+                                    table[s.NOTICED] |= table[s.NOTICE] & s.DELETED
+                                elif (updates and table[s.NOTICE] & s.REKEYED) and rekeyed(
+                                    data, row, first_bits, first_present,
+                                    after_at, second_bits, second_present, at, table, walks,
+                                ):  # fmt: skip
+                                    table[s.NOTICED] |= s.REKEYED
                             last_position = record_position
                             last_ordinal = next_ordinal
-                            if schema == WATCHED:
+                            if schema == s.WATCHED:
                                 next_ordinal += 1
                                 row_at = at - start
-                                code = WATCHED_ROW
+                                code = s.WATCHED_ROW
                                 break
                         next_ordinal += 1
-                    if code != END:
+                    if code != s.END:
                         break
             row_at = 0
             if standalone and rows_flags & _STATEMENT_END:
                 in_group = 0
-        elif typed == _TABLE_MAP:
+        elif typed == t.TABLE_MAP:
             if not in_group:
-                code = OUTSIDE
+                code = s.OUTSIDE
                 break
             if body + 8 > body_end:
-                code = MALFORMED
+                code = s.MALFORMED
                 break
             if not held:
-                number = _find(uint48_at(data, body), ids, numbers)
+                number = table_number(uint48_at(data, body), ids, numbers)
                 if number < 0:
-                    code = SPECIAL
+                    code = s.SPECIAL
                     break
-                known = tables[number, MAP_START]
-                same = tables[number, MAP_END] - known == body_end - body
-                if same:
-                    for j in range(body_end - body):
-                        if data[body + j] != maps[known + j]:
-                            same = False
-                            break
-                if not same:
-                    code = SPECIAL
+                if not same_map(data, body, body_end, maps, tables[number]):
+                    code = s.SPECIAL
                     break
-        elif typed in (_GTID, _ANONYMOUS_GTID, _MARIADB_GTID):
-            mariadb = typed == _MARIADB_GTID
+        elif typed in (t.GTID, t.ANONYMOUS_GTID, t.MARIADB_GTID):
+            mariadb = typed == t.MARIADB_GTID
             if in_group:
-                code = NESTED
+                code = s.NESTED
                 break
-            if mode == INNER or body + (13 if mariadb else 25) > body_end:
-                code = MALFORMED
+            if mode == s.INNER or body + (13 if mariadb else 25) > body_end:
+                code = s.MALFORMED
                 break
             if mariadb and data[body + 12] & 0xC0:  # XA
-                code = SPECIAL
+                code = s.SPECIAL
                 break
-            if typed != _ANONYMOUS_GTID:
+            if typed != t.ANONYMOUS_GTID:
                 if gtids == len(gtid_position):
-                    code = FULL
-                    state[NEED] = 0
+                    code = s.FULL
+                    state[s.NEED] = 0
                     break
-                found = -1
-                for k in range(-1, state[SOURCES]):
-                    candidate = source if k < 0 else k
-                    if candidate < 0:
-                        continue
-                    same = True
-                    if mariadb:
-                        for j in range(4):
-                            if (
-                                sources[candidate, j] != data[body + 8 + j]
-                                or sources[candidate, 4 + j] != data[start + 5 + j]
-                            ):
-                                same = False
-                                break
-                    else:
-                        for j in range(16):
-                            if sources[candidate, j] != data[body + 1 + j]:
-                                same = False
-                                break
-                    if same:
-                        found = candidate
-                        break
+                found = source_of(data, start, mariadb, sources, state[s.SOURCES], source)
                 if found < 0:
-                    code = SPECIAL
+                    code = s.SPECIAL
                     break
                 number = int64_at(data, body if mariadb else body + 17)
                 if number < 0:
-                    code = MALFORMED
+                    code = s.MALFORMED
                     break
                 source = found
                 gtid_position[gtids] = file | event_start
@@ -517,49 +330,39 @@ def scan(
             held = 0
             standalone = 1 if mariadb and data[body + 12] & 1 else 0
             begun = 1 if mariadb and not standalone else 0
-            group_ts = uint32_at(data, start) * 1_000_000
-            if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
-                # When it was committed on this server, microseconds in 55 bits.
-                told_ts = uint32_at(data, body + 42) | uint24_at(data, body + 46) << 32
-                told_ts &= (1 << 55) - 1
-                if told_ts:
-                    group_ts = told_ts
-        elif typed == _XID:
+            group_ts = commit_ts_of(data, start, body_end, mariadb)
+        elif typed == t.XID:
             if not in_group:
-                code = OUTSIDE
+                code = s.OUTSIDE
                 break
             if held:
-                code = SPECIAL
+                code = s.SPECIAL
                 break
             in_group = 0
-        elif typed == _QUERY:
+        elif typed == t.QUERY:
             if body + 13 > body_end:
-                code = MALFORMED
+                code = s.MALFORMED
                 break
             text = body + 13 + uint16_at(data, body + 11) + data[body + 8] + 1
             if text > body_end:
-                code = MALFORMED
+                code = s.MALFORMED
                 break
-            if (
-                not begun
-                and not standalone
-                and not held
-                and _is_word(data, text, body_end, b"BEGIN")
-            ):
+            bare = not begun and not standalone and not held
+            if bare and is_word(data, text, body_end, b"BEGIN"):
                 if not in_group:
                     in_group = 1
                     group_start = record_position = file | event_start
                     next_ordinal = 0
                     group_ts = uint32_at(data, start) * 1_000_000
                 begun = 1
-            elif in_group and begun and not held and _is_word(data, text, body_end, b"COMMIT"):
+            elif in_group and begun and not held and is_word(data, text, body_end, b"COMMIT"):
                 in_group = 0
             else:
-                code = SPECIAL
+                code = s.SPECIAL
                 break
-        elif typed in (_ROWS_QUERY, _ANNOTATE, _CHECKPOINT, _STOP, _CONTEXT, _VIEW_CHANGE):
+        elif typed in (t.ROWS_QUERY, t.ANNOTATE, t.CHECKPOINT, t.STOP, t.CONTEXT, t.VIEW_CHANGE):
             pass
-        elif typed in (_INTVAR, _RAND, _USER_VAR):
+        elif typed in (t.INTVAR, t.RAND, t.USER_VAR):
             if not in_group:
                 in_group = 1
                 group_start = record_position = file | event_start
@@ -567,31 +370,31 @@ def scan(
                 held = standalone = begun = 0
                 group_ts = uint32_at(data, start) * 1_000_000
         else:
-            code = SPECIAL
+            code = s.SPECIAL
             break
         if not in_group:
             begun = standalone = held = 0
-        if mode != INNER:
+        if mode != s.INNER:
             offset = event_end
         i += 1
 
-    state[OFFSET] = offset
-    state[IN_GROUP] = in_group
-    state[GROUP_START] = group_start
-    state[RECORD_POSITION] = record_position
-    state[COMMIT_TS] = group_ts
-    state[NEXT_ORDINAL] = next_ordinal
-    state[BEGUN] = begun
-    state[STANDALONE] = standalone
-    state[HELD] = held
-    state[LAST_POSITION] = last_position
-    state[LAST_ORDINAL] = last_ordinal
-    state[SOURCE] = source
-    state[ROW_AT] = row_at
-    state[CURSOR] = i
-    state[RECORDS] = record
-    state[PAYLOAD_BYTES] = used
-    state[GTIDS] = gtids
-    state[EVENT_START] = event_start
-    state[EVENT_END] = event_end
+    state[s.OFFSET] = offset
+    state[s.IN_GROUP] = in_group
+    state[s.GROUP_START] = group_start
+    state[s.RECORD_POSITION] = record_position
+    state[s.COMMIT_TS] = group_ts
+    state[s.NEXT_ORDINAL] = next_ordinal
+    state[s.BEGUN] = begun
+    state[s.STANDALONE] = standalone
+    state[s.HELD] = held
+    state[s.LAST_POSITION] = last_position
+    state[s.LAST_ORDINAL] = last_ordinal
+    state[s.SOURCE] = source
+    state[s.ROW_AT] = row_at
+    state[s.CURSOR] = i
+    state[s.RECORDS] = record
+    state[s.PAYLOAD_BYTES] = used
+    state[s.GTIDS] = gtids
+    state[s.EVENT_START] = event_start
+    state[s.EVENT_END] = event_end
     return code

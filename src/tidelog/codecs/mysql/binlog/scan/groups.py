@@ -146,7 +146,7 @@ class Groups:
     def rolled_back(self) -> Iterator[RolledBackSeen]:
         """The group at hand was rolled back, whose rows were given."""
         state = self._state.slots
-        tables = self._tables.touched(int(state[kernel.GROUP_START]))
+        tables = self._tables.changed_tables(int(state[kernel.GROUP_START]))
         ordinal = int(state[kernel.NEXT_ORDINAL])
         if tables and ordinal:
             position = int(state[kernel.RECORD_POSITION])

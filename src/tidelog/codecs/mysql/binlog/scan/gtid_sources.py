@@ -26,7 +26,7 @@ class GtidSources:
         self._state = state
 
     def number(self, source: GtidSource) -> int:
-        """Of a source, which is noted if it is new."""
+        """The number of a source; a new one is added."""
         if source in self.all:
             return self.all.index(source)
         number = len(self.all)

@@ -11,7 +11,7 @@ from tidelog.codecs.mysql.binlog.events.header import CHECKSUM_BYTES, HEADER_BYT
 from tidelog.codecs.mysql.binlog.scan.records import BATCH_BYTES
 from tidelog.model.records import Int64s, UInt8s
 
-# Of these the kernel, or who parses them, wants more than the bytes of one event.
+# The kernel, or their parser, needs more of these than the bytes of one event.
 _UNLIKE_OTHERS = frozenset(
     {
         EventType.ROTATE,

@@ -96,7 +96,7 @@ class ScanState:
 
 
 def name_of(kind: int) -> str:
-    """Of a type of events."""
+    """The name of a type of events."""
     try:
         return EventType(kind).name
     except ValueError:

@@ -142,7 +142,7 @@ class AlterTable:
         return Effect.ALTERED, None, []
 
     def _added_columns(self) -> list[str]:
-        """Of ``ADD [COLUMN] [IF NOT EXISTS] name …``, or of a list in brackets."""
+        """The columns of ``ADD [COLUMN] [IF NOT EXISTS] name …``, or of a list in brackets."""
         found = list(self._action_tokens())
         at = int(bool(found) and found[0].upper == "COLUMN")
         if [token.upper for token in found[at : at + 3]] == ["IF", "NOT", "EXISTS"]:

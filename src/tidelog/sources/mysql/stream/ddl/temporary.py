@@ -50,7 +50,7 @@ class _Lived:
 
 @dataclass(frozen=True, slots=True)
 class StatementPosition:
-    """Of a statement: who ran it, where it ends in the log, and what its event's flag says."""
+    """Which session ran a statement, where it ends in the log, and what its event's flag says."""
 
     server: int
     thread: int

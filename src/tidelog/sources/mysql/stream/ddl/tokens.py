@@ -115,7 +115,7 @@ class TokenCursor:
         return TableName(self._database, first)
 
     def names_primary(self) -> bool:
-        """Of an index or a constraint: does the primary key's name follow?"""
+        """Does the name of a primary key follow?"""
         self.if_exists()
         name = self.name()
         return name is not None and name.upper() == "PRIMARY"

@@ -45,7 +45,7 @@ def new_state(sequence: int) -> Int64s:
 
 
 def prepare() -> None:
-    """Compile the kernel, or load it, so that nobody waits for it later."""
+    """Compile the kernel, or load it, so that it is ready later."""
     nothing = np.empty(0, dtype=np.uint8)
     deframe(nothing, 0, nothing, np.zeros(2, dtype=np.int64), new_state(1))
 

@@ -1,4 +1,4 @@
-"""Who we say we are to a server that sends us its log."""
+"""How a reader of the log registers with the server."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
 def fix(table: TableName, where: str) -> str:
-    """How to have the rows all the same, where it can't be known which columns a table had."""
+    """What to do where it can't be known which columns a table had."""
     return (
         f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
         "(docs/how-to/schema-unknown.md)"
@@ -51,10 +51,10 @@ def fix(table: TableName, where: str) -> str:
 FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
 
 
-# Of how many tables the schemas are noted at a new log's beginning.
+# Most tables whose schemas are noted at a new log's beginning.
 MAX_NOTED = 2000
 
-# So often a table is looked for that is renamed meanwhile.
+# How often a table is looked for that is renamed meanwhile.
 LOOKS = 5
 
 # What MariaDB's sequences look like: seven numbers and a flag.

@@ -64,7 +64,9 @@ class MySqlSchemaNotes:
             facts.append(ColumnFact(column["name"], column["type"], column["nullable"], collation))
         twice = {f.name for f in facts if [g.name for g in facts].count(f.name) > 1}
         if twice:
-            raise UsageError(f"{table}: {', '.join(sorted(twice))} stands twice among the columns")
+            raise UsageError(
+                f"{table}: {', '.join(sorted(twice))} is listed twice among the columns"
+            )
         with (
             connect(self._url, purpose="schema") as connection,
             translated("asking for collations"),

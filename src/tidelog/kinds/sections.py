@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from tidelog.eventlog.storage.opening import URL_SCHEMES
+from tidelog.model.log_places import URL_SCHEMES
 from tidelog.model.patterns import checked
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds
@@ -91,7 +91,7 @@ class SecretUrl:
 
 
 class StateUrl(SecretUrl):
-    """Of a state store; its options may all be secret."""
+    """The URL of a state store. Its options may all be secret."""
 
     __slots__ = ()
 

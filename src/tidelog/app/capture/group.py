@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from tidelog.app.capture_run import capture
+from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config, load_config

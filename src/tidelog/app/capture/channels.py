@@ -1,4 +1,4 @@
-"""What a leading capture hears from outside and tells it: signals, commands, notifications."""
+"""The channels of a leading capture: signals, commands, notifications."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from tidelog.app.capture.notify import AppendControl, Notifier, OnNotification
 from tidelog.app.dumps.schedule import DumpSchedule
-from tidelog.app.notify import AppendControl, Notifier, OnNotification
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
 from tidelog.capture.notifications import Notification
@@ -156,7 +156,7 @@ class Channels:
             self._kafka.start()
 
     def troubles(self) -> list[dict[str, Any]]:
-        """What of the channels does not work, as `tidelog.control.channels.kafka.Trouble` says."""
+        """Problems of the channels, as `tidelog.control.channels.kafka.Trouble` describes them."""
         channels = (self._kafka, self._kafka_notifications)
         found = [each.trouble.now() for each in channels if each is not None]
         return [each for each in found if each is not None]

@@ -12,7 +12,7 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from tidelog.errors import ConfigError
-from tidelog.registry import Registry
+from tidelog.kinds.registry import Registry
 
 S = TypeVar("S")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidelog.kinds.registry import Registry
 from tidelog.ports import FormatterKind, OutputKind, StateBackend
-from tidelog.registry import Registry
 
 OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "tidelog.outputs",

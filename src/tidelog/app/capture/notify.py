@@ -1,4 +1,4 @@
-"""Notifications on their way to those who asked for them; dumps never wait for it."""
+"""Delivers notifications to their channels; dumps never wait for it."""
 
 from __future__ import annotations
 

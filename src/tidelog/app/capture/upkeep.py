@@ -1,4 +1,4 @@
-"""What a leading capture does for its event log and state now and then."""
+"""The maintenance that a leading capture does on its event log and state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.errors import StorageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import is_url
+from tidelog.model.log_places import is_url
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)

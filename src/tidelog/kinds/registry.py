@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """What there is of one sort.
+    """All adapters of one sort, by name.
 
     Args:
         group: of the entry points.
@@ -48,12 +48,12 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all, ours first."""
+        """The names of all adapters, Tidelog's own first."""
         return (*self._built_in, *sorted(self._entries))
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Of those that other distributions bring."""
+        """The names of adapters from other distributions."""
         return tuple(sorted(self._entries))
 
     def get(self, name: str) -> T:

@@ -1,4 +1,4 @@
-"""Capture of one source: the adapters put together for one leadership after the other."""
+"""Capture of one source: connects the adapters anew for each leadership."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
-from tidelog.app.channels import Channels, check_channels
+from tidelog.app.capture.channels import Channels, check_channels
+from tidelog.app.capture.notify import OnNotification
+from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.log_location import log_place, start_offset
-from tidelog.app.notify import OnNotification
 from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_serving
 from tidelog.app.sources.kinds import source_kind
@@ -21,16 +22,16 @@ from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
-from tidelog.app.upkeep import Upkeep
 from tidelog.capture.activity.log import Activity, Counted
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.farewell import end_later
+from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.patient_state import PatientState
-from tidelog.capture.session import CaptureSession, Housekeeping
+from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
 from tidelog.capture.steering.gate import DumpGate
 from tidelog.capture.steering.guard import (

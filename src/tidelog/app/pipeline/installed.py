@@ -1,0 +1,53 @@
+"""Is all installed that the outputs of a configuration need?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.config import Config
+from tidelog.errors import UsageError
+from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.outputs.base.kinds import OwnKind
+from tidelog.outputs.registry import OutputSection
+
+
+def check_session(extra: str = "spark") -> None:
+    """Can a session of Spark be started here, or is one running? Raises as `check_spark_runs`
+    does, and names ``extra`` where a package is missing.
+    """
+    from tidelog.spark.sessions.installed import check_spark_runs
+
+    check_spark_runs(extra)
+
+
+def check_spark(config: Config) -> bool:
+    """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
+    can't write what the outputs say, MissingExtraError if there is none.
+    """
+    kinds = {output.kind for output in config.outputs}
+    if "iceberg" not in kinds:
+        check_session()
+        return False
+    if "delta" in kinds:
+        raise UsageError(
+            "outputs of the kinds delta and iceberg can't run in one process: they need different "
+            "versions of Spark. Write two configurations with the same log and state, each with "
+            "its outputs, a pipeline.name and a pipeline.checkpoint of its own; run `tidelog "
+            "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
+            "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
+        )
+    check_session("iceberg")
+    from tidelog.outputs.lake import iceberg
+
+    iceberg.check_spark()
+    return True
+
+
+def check_installed(sections: Iterable[OutputSection]) -> None:
+    """Before anything is begun. Raises MissingExtraError if an output lacks what it is written
+    with.
+    """
+    for section in sections:
+        kind = OUTPUT_KINDS.get(section.kind)
+        if isinstance(kind, OwnKind):  # another distribution brings what it needs
+            kind.check_installed()

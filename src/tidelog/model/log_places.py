@@ -1,0 +1,13 @@
+"""Where an event log may be: a directory, or a URL of an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+
+
+def is_url(place: str | Path) -> bool:
+    """Is it a place on an object store? Else it is a local path."""
+    return "://" in str(place)

@@ -1,0 +1,71 @@
+"""The rooms of the code stay as docs/explanation/architecture.md describes them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+SRC = Path(__file__).parents[2] / "src"
+PACKAGE = "tidelog"
+MOST_LINES = 400
+MOST_MODULES = 16
+MOST_ARROWS = 110
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+TREES = {
+    module_of(path): ast.parse(path.read_text(encoding="utf-8"))
+    for path in (SRC / PACKAGE).rglob("*.py")
+}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Modules of ours that a module imports, wherever it does so."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in TREES)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if (found := inner if inner in TREES else node.module) in TREES:
+                    yield found
+
+
+IMPORTS = {module: set(imported(tree)) - {module} for module, tree in TREES.items()}
+
+
+def room(module: str) -> str:
+    """A folder below the package, or a module beside them."""
+    return [*module.split("."), ""][1]
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the circle
+
+
+def test_rooms_are_joined_by_few_arrows() -> None:
+    arrows = {(room(a), room(b)) for a, found in IMPORTS.items() for b in found}
+    assert len({(a, b) for a, b in arrows if a != b}) <= MOST_ARROWS
+
+
+def test_modules_and_folders_stay_small() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in SRC.rglob("*.py")}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
+    folders = Counter(path.parent for path in lines if path.name != "__init__.py")
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    names = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -30,7 +30,8 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
 _PRECISION = re.compile(r"\((\d)\)")
-_TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
+_POSTGRES_TIME = " without time zone"
+_TIME = re.compile(rf"time(\(\d\))?({_POSTGRES_TIME})?", re.IGNORECASE)
 _TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
 _UNSIGNED_BIGINT = re.compile(r"bigint.* unsigned.*", re.IGNORECASE)
 _MYSQL_TIME = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
@@ -264,7 +265,9 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Te
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
     """Times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
-        return TextCells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
+        if type_name.endswith(_POSTGRES_TIME):  # MySQL's 24:30:00 is no time of day
+            texts = pc.replace_substring_regex(texts, "^24:", "00:")
+        return TextCells(texts, '"', 'Z"')
     return _micros(_micros_of(texts), mode, type_name, of_day=True)
 
 

@@ -14,7 +14,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import failed_with, find_error
+from tidelog.spark.failures import failed_with, find_error, worker_ended
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ _NOT_STARTED = "Python worker failed to connect back"
 _BUSY = (
     "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
     "Python that has Tidelog"
+)
+
+_ENDED = (
+    "a Python process that Spark runs was killed or ended by itself: look whether the host lacks "
+    "memory"
 )
 
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"  # Spark's error class
@@ -304,6 +309,8 @@ class _Loop:
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
             return HostBusyError(_BUSY)
+        if found is None and worker_ended(error):
+            return OutputError(_ENDED)
         if found is None and _TWO_DRIVERS in str(error):
             return OutputError(
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "

@@ -240,14 +240,8 @@ def _floats(values: pa.Array) -> pa.StringArray:
     rest = pc.fill_null(pc.invert(plain), False)
     if not pc.any(rest).as_py():
         return usual
-    spelled = [_float(text) for text in texts.filter(rest).to_pylist()]
+    spelled = [java_double(float(text)) for text in texts.filter(rest).to_pylist()]
     return pc.replace_with_mask(usual, rest, pa.array(spelled, pa.string()))
-
-
-def _float(text: str) -> str:
-    if text in ("nan", "inf", "-inf"):
-        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[text]
-    return java_double(float(text))
 
 
 def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> TextCells:
@@ -315,8 +309,8 @@ def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
 
 
 def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
-    if mode == "double":
-        return TextCells(_floats(values.cast(pa.float64())))
+    if mode == "double":  # by texts: Arrow's own cast of decimals is not the nearest number
+        return TextCells(_floats(values.cast(pa.string()).cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
         found = [None if v is None else unscaled(v, scale) for v in values.to_pylist()]

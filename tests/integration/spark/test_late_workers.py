@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
+from tests.support.pipeline_process import signal_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 LATE_S = 13
 # Plans a query's batches. One of them is late for each file in the directory `late`.
 PLANNER = "python_streaming_source_runner"
+WORKERS = "-m\0tidelog.spark.sessions.daemon"
 WRAPPER = """#!/bin/sh
 case "$*" in *{planner}*)
   for one in {late}/*; do
@@ -50,14 +51,18 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
-def planners(pids: list[int]) -> list[int]:
-    def command(pid: int) -> str:
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            return ""
+def kill(pids: list[int], module: str) -> int:
+    """Those that run it; how many."""
 
-    return [pid for pid in pids if PLANNER in command(pid)]
+    def runs(pid: int) -> bool:
+        try:
+            return module in Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            return False
+
+    chosen = [pid for pid in pids if runs(pid)]
+    signal_all(chosen, signal.SIGKILL)
+    return len(chosen)
 
 
 def test_they_are_waited_for_and_the_report_counts_each_row_once(
@@ -76,10 +81,10 @@ def test_they_are_waited_for_and_the_report_counts_each_row_once(
     assert not list(late.iterdir())
     (late / "2").touch()
     (late / "3").touch()
-    for pid in planners(process.processes):
-        os.kill(pid, signal.SIGKILL)
+    assert kill(process.processes, PLANNER)
     pipeline.write(10)
     pipeline.wait_for(lambda: delivered(20))
+    assert kill(process.processes, WORKERS), "and those that run tasks"
     pipeline.write(10)
     pipeline.wait_for(lambda: delivered(30))
     process.send(signal.SIGTERM)

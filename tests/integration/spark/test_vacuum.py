@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.spark.conftest import Lake
+from tests.integration.spark.orders import orders
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
+
+from tidelog.errors import OutputError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 
@@ -58,3 +62,25 @@ def test_vacuum_that_keeps_nothing_between_batches(spark: Any, pipeline: Pipelin
         assert rows() == expected
     assert process.code is None
     assert "tries again" not in process.said, process.said
+
+
+def test_a_file_that_is_gone_is_told_with_a_way_out(lake: Lake, built: BuiltLog) -> None:
+    """VACUUM removes a file that a batch has written and not committed yet, if it keeps nothing."""
+    table = orders(built)
+    lake.run()
+    before = set(Path(lake.path).rglob("part-*.parquet"))
+    built.insert(table, "9", "later", "1.5")
+    built.update(table, "1", "changed", "1.5")
+    built.flush()
+    lake.run()
+    for file in set(Path(lake.path).rglob("part-*.parquet")) - before:
+        file.unlink()
+    built.update(table, "9", "again", "1.5")
+    built.flush()
+    with pytest.raises(OutputError, match=r"a file of the table is gone.*restore the table"):
+        lake.run()
+    lake.spark.sql(f"RESTORE TABLE {lake.name('public.orders')} TO VERSION AS OF 1")
+    lake.run()
+    assert [row[:2] for row in lake.rows("public.orders")] == [
+        (0, "n0"), (1, "changed"), (2, "n2"), (3, "n3"), (9, "again")
+    ]  # fmt: skip

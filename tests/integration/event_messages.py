@@ -51,9 +51,9 @@ def wait_for(config: Config, changes: int) -> list[dict[str, Any]]:
     raise AssertionError("not captured in time")
 
 
-def messages(config: Config, formatter: Formatter | None = None) -> list[Message]:
-    """(key, value) of each message about ``t``."""
-    target, batches = events(config)
+def messages(config: Config, formatter: Formatter | None = None, name: str = "t") -> list[Message]:
+    """(key, value) of each message about a table."""
+    target, batches = events(config, name)
     formatter = formatter or Debezium()
     return [
         (message["key"], message["value"])
@@ -62,11 +62,11 @@ def messages(config: Config, formatter: Formatter | None = None) -> list[Message
     ]
 
 
-def events(config: Config) -> tuple[TargetTable, list[pa.RecordBatch]]:
-    """The table ``t`` and its events, as a formatter gets them."""
+def events(config: Config, name: str = "t") -> tuple[TargetTable, list[pa.RecordBatch]]:
+    """A table and its events, as a formatter gets them."""
     path = str(config.log.path)
     log = EventLog.open(path)
-    (table,) = [name for name in log.schemas.tables() if name.name == "t"]
+    (table,) = [each for each in log.schemas.tables() if each.name == name]
     schema = log.schemas.latest(table)
     assert schema is not None
     options = SourceOptions.parse({"path": path, "shape": "events", "table": str(table)})
@@ -75,7 +75,7 @@ def events(config: Config) -> tuple[TargetTable, list[pa.RecordBatch]]:
     kinds = [(f.name, f.type) for f in reading.arrow_schema if f.name in schema.column_names]
     columns = {column.name: column for column in schema.columns}
     target = TargetTable(
-        table, "t", schema, pa.schema(kinds), schema.key, log.source, unchanged=columns
+        table, name, schema, pa.schema(kinds), schema.key, log.source, unchanged=columns
     )
     found = [prepared(batch, target, {}) for batch in executor.batches(reading, log, refs)]
     return target, found

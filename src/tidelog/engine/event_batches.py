@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from tidelog.model.schema import TableSchema
@@ -153,8 +154,26 @@ def _values(column: pa.Array) -> list[Any]:
     if texts or (numbers and not column.null_count):
         found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     else:
-        found = column.to_pylist()
+        try:
+            found = column.to_pylist()
+        except (OverflowError, ValueError):
+            found = [_value(each) for each in column]
     return found
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A date or an instant; as text in ISO 8601 where Python's calendar does not reach, as JSON
+    outputs have it.
+    """
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        dated = pa.types.is_date(scalar.type)
+        text = str(np.datetime64(scalar.value, "D" if dated else scalar.type.unit))
+        sign = "-" * text.startswith("-")
+        year, rest = text.removeprefix("-").split("-", 1)
+        zone = "" if dated or scalar.type.tz is None else "Z"
+        return f"{sign or '+' * (len(year) > 4)}{year:0>4}-{rest}{zone}"
 
 
 def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:

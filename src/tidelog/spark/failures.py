@@ -17,6 +17,24 @@ _SYSTEMS = re.compile(
 )
 
 
+# What Spark says of a Python process that was killed: the second, of one that plans batches.
+_ENDED = re.compile(
+    r"Python worker exited unexpectedly"
+    r"|java\.(io\.EOF|net\.Socket)Exception.*\bPythonStreamingSourceRunner\b",
+    re.DOTALL,
+)
+
+
+def worker_ended(error: BaseException) -> bool:
+    """Did a Python process of Spark end by itself, or by the kernel's want of memory?"""
+    found: BaseException | None = error
+    while found is not None:
+        if _ENDED.search(f"{found}\n{getattr(found, '_stackTrace', '')}"):
+            return True
+        found = found.__cause__ or getattr(found, "_cause", None)  # the second is PySpark's own
+    return False
+
+
 def system_error(error: BaseException) -> str:
     """What the operating system or the JVM said that made Spark fail, e.g. that a disk is full;
     empty if it is not known.

@@ -114,6 +114,20 @@ def test_every_character_of_the_sets_of_several_bytes_is_the_selected_one(
         assert_equal_ways(table)
 
 
+@pytest.mark.parametrize("charset", ["ucs2", "utf32"])
+def test_surrogates_are_question_marks_on_both_ways(table: ValueTable, charset: str) -> None:
+    """These sets keep what UTF-8 has no bytes for, which the server sends all the same."""
+    table.create("id int PRIMARY KEY, a varchar(9), b text", f"CHARACTER SET {charset}")
+    for number, units in enumerate(("D800", "DFFF", "D83D DE00", "0041 DBFF 0042", "D7FF E000")):
+        zeros = "0000" if charset == "utf32" else ""
+        text = "".join(zeros + unit for unit in units.split())
+        table.run(f"INSERT INTO t VALUES ({number}, _{charset} X'{text}', _{charset} X'{text}')")
+    assert_equal_ways(table)
+    schema = table.schema()
+    found = [row["a"] for row in texts(table.selected(schema), schema)]
+    assert found == [b"?", b"?", b"??", b"A?B", "\ud7ff\ue000".encode()]
+
+
 def test_any_number_of_labels_is_decoded(table: ValueTable) -> None:
     many = ",".join(f"'v{i}'" for i in range(300))
     bits = ",".join(f"'m{i}'" for i in range(64))

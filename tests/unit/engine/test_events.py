@@ -57,6 +57,29 @@ def test_each_kind_of_change(tmp_path: Path) -> None:
     assert created.ts == expected
 
 
+def test_dates_that_python_has_no_calendar_for_are_texts(tmp_path: Path) -> None:
+    """Years before 1 and after 9999, and MySQL's 0000-00-00 of a key; rows beside are as ever."""
+    built = BuiltLog(tmp_path)
+    days = built.table(
+        "public.t", {"d": "date", "at": "timestamp", "tz": "timestamptz"}, key=("d",)
+    )
+    built.insert(days, "0044-03-15 BC", "0044-03-15 12:00:00 BC", "10000-01-01 00:00:00.5+00")
+    built.insert(days, "2024-02-29", "2024-02-29 01:02:03", None)
+    built.flush()
+    odd, usual = polled(tmp_path)
+    assert odd.key == {"d": "-0043-03-15"}
+    assert odd.after == {
+        "d": "-0043-03-15",
+        "at": "-0043-03-15T12:00:00.000000",
+        "tz": "+10000-01-01T00:00:00.500000Z",
+    }
+    assert usual.after == {
+        "d": datetime.date(2024, 2, 29),
+        "at": datetime.datetime(2024, 2, 29, 1, 2, 3),
+        "tz": None,
+    }
+
+
 def test_a_full_old_image_is_told_whole(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path)
     full = built.table("public.orders", COLUMNS, identity_kind="f", identity=("id", "note"))

@@ -12,6 +12,7 @@ from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import HEADERS, EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
 from tidelog.spark.formats.envelope import joined
+from tidelog.spark.formats.json_values import type_names
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
 
@@ -55,4 +56,5 @@ class CloudEvents:
         headers = pa.array([[_CONTENT_TYPE]], HEADERS)
         headers = headers.take(pa.repeat(pa.scalar(0), found.n))
         topic = topic_of(self.topic, table)
-        return messages(found, topic, found.key, value, headers, tombstones=False)
+        key = found.key_texts(types=type_names(table.schema))  # as in the envelope
+        return messages(found, topic, key, value, headers, tombstones=False)

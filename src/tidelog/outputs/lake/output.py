@@ -10,6 +10,7 @@ come again, cut differently, also from a new checkpoint. Names in SQL are quoted
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,13 @@ SESSION_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+
+_GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
+_LOST_FILE = (
+    "a file of the table is gone, as after a VACUUM that kept nothing while a batch was written; "
+    "restore the table to a version that has all its files, or move it away and dump it again"
+)
 
 
 @dataclass(frozen=True)
@@ -367,4 +375,6 @@ def _reason(error: Exception) -> str:
             cause = cause.getCause()
     reason = system_error(error)
     what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    if condition and _GONE.search(condition):
+        reason = _LOST_FILE
     return f"{reason}: {what}" if reason else what

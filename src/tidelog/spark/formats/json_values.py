@@ -30,7 +30,8 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
 _PRECISION = re.compile(r"\((\d)\)")
-_TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
+_POSTGRES_TIME = " without time zone"
+_TIME = re.compile(rf"time(\(\d\))?({_POSTGRES_TIME})?", re.IGNORECASE)
 _TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
 _UNSIGNED_BIGINT = re.compile(r"bigint.* unsigned.*", re.IGNORECASE)
 _MYSQL_TIME = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
@@ -239,14 +240,8 @@ def _floats(values: pa.Array) -> pa.StringArray:
     rest = pc.fill_null(pc.invert(plain), False)
     if not pc.any(rest).as_py():
         return usual
-    spelled = [_float(text) for text in texts.filter(rest).to_pylist()]
+    spelled = [java_double(float(text)) for text in texts.filter(rest).to_pylist()]
     return pc.replace_with_mask(usual, rest, pa.array(spelled, pa.string()))
-
-
-def _float(text: str) -> str:
-    if text in ("nan", "inf", "-inf"):
-        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[text]
-    return java_double(float(text))
 
 
 def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> TextCells:
@@ -264,7 +259,9 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Te
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
     """Times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
-        return TextCells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
+        if type_name.endswith(_POSTGRES_TIME):  # MySQL's 24:30:00 is no time of day
+            texts = pc.replace_substring_regex(texts, "^24:", "00:")
+        return TextCells(texts, '"', 'Z"')
     return _micros(_micros_of(texts), mode, type_name, of_day=True)
 
 
@@ -312,8 +309,8 @@ def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
 
 
 def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
-    if mode == "double":
-        return TextCells(_floats(values.cast(pa.float64())))
+    if mode == "double":  # by texts: Arrow's own cast of decimals is not the nearest number
+        return TextCells(_floats(values.cast(pa.string()).cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
         found = [None if v is None else unscaled(v, scale) for v in values.to_pylist()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -168,7 +169,9 @@ def number_texts(
 
 
 def java_double(value: float) -> str:
-    """The text of a double as Java writes it."""
+    """The text of a double as Java writes it, for JSON: what is not finite is a string."""
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -192,7 +195,7 @@ def unscaled(number: Decimal, scale: int) -> str:
     """``number`` times ``10**scale`` as Java's BigInteger has its bytes, in Base64."""
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)  # finite
-    value = int("".join(map(str, digits)))
+    value = int(Decimal((0, digits, 0)))  # a text of 4,300 digits is the most that int() takes
     shift = scale + exponent
     value = value * 10**shift if shift >= 0 else value // 10**-shift
     value = -value if sign else value

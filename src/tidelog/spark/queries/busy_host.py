@@ -10,6 +10,10 @@ BUSY = (
     "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
     "Python that has Tidelog"
 )
+ENDED = (
+    "a Python process that Spark runs was killed or ended by itself: look whether the host lacks "
+    "memory"
+)
 
 
 class HostBusyError(OutputError):

@@ -14,8 +14,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import failed_with, find_error
-from tidelog.spark.queries.busy_host import BUSY, HostBusyError, is_busy
+from tidelog.spark.failures import failed_with, find_error, worker_ended
+from tidelog.spark.queries.busy_host import BUSY, ENDED, HostBusyError, is_busy
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -308,6 +308,8 @@ class _Loop:
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
             return HostBusyError(BUSY)
+        if found is None and worker_ended(error):
+            return OutputError(ENDED)
         if found is None and _TWO_DRIVERS in str(error):
             return OutputError(
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "

@@ -10,9 +10,9 @@
 
 The SELECT names the schema's columns in its order, plain but for FLOAT and DOUBLE (``col * 1e0``),
 under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
-PAD_CHAR_TO_FULL_LENGTH. What the server's texts and the log's differ in (BIT, geometries, ZEROFILL)
-is made equal here. Any number of bytes may be fed at once; a row of 16 MiB and more, which comes in
-several packets, is put together.
+PAD_CHAR_TO_FULL_LENGTH. What the server's texts and the log's differ in (BIT, geometries, ZEROFILL,
+surrogates) is made equal here. Any number of bytes may be fed at once; a row of 16 MiB and more,
+which comes in several packets, is put together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import struct
 import numpy as np
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.rows import dump_rows_kernel as kernel
+from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
@@ -52,6 +54,8 @@ def form_of(column: Column) -> int:
         return kernel.BIT_BOOL if column.logical == "bool" else kernel.BIT
     if column.type_id in types.NUMERIC and column.type_id not in (types.FLOAT, types.DOUBLE):
         return kernel.NUMBER
+    if charset_of(types.collation(column)) in SURROGATES:
+        return kernel.WIDE
     return kernel.AS_IS
 
 
@@ -67,7 +71,10 @@ class ResultRows:
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
-        self._forms = np.array([form_of(column) for column in schema.columns], dtype=np.uint8)
+        forms = {column.name: form_of(column) for column in schema.columns}
+        # A key stays what the server compares: the next chunk begins behind it.
+        forms |= {n: kernel.AS_IS for n in schema.match_key if forms[n] == kernel.WIDE}
+        self._forms = np.array([*forms.values()], dtype=np.uint8)
         self._payload: UInt8s = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self._offsets: Int64s = np.zeros(1024, dtype=np.int64)
         self._state: Int64s = np.zeros(3, dtype=np.int64)

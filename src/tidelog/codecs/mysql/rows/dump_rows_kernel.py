@@ -19,6 +19,7 @@ NUMBER = 1  # without the leading zeros of ZEROFILL
 GEOMETRY = 2  # without the four bytes of the SRID
 BIT = 3  # bytes, to digits
 BIT_BOOL = 4  # one byte, to t or f
+WIDE = 5  # of a set that stores surrogates, which UTF-8 has not: a question mark each
 
 MORE = 0  # the kernel stopped because no whole packet follows
 END = 1  # at an EOF or OK packet
@@ -75,6 +76,12 @@ def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
                 at += 1
         elif form == GEOMETRY:
             at = min(at + 4, stop)
+        elif form == WIDE:
+            while at < stop:
+                surrogate = data[at] == 0xED and at + 2 < stop and data[at + 1] >= 0xA0
+                payload[to] = 63 if surrogate else data[at]
+                at += 3 if surrogate else 1
+                to += 1
         elif form >= BIT:
             value = np.uint64(0)
             if size > 8:

@@ -12,8 +12,13 @@ import codecs
 import re
 from collections.abc import Callable
 
+import numpy as np
+
 WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 """The character sets whose ASCII characters take several bytes too."""
+
+SURROGATES = frozenset({"ucs2", "utf32"})
+"""Those that keep a surrogate as a character of its own."""
 
 _WIDE_CODECS = {
     "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
@@ -59,6 +64,10 @@ _PATCHES: dict[str, dict[bytes, str]] = {
 
 def decode(charset: str, text: bytes) -> str:
     """The text; raises LookupError if the character set is none of these."""
+    if charset == "ucs2":  # which has no pairs
+        units = np.frombuffer(text, ">u2").copy()
+        units[(units >= 0xD800) & (units < 0xE000)] = ord("?")
+        text = units.tobytes()
     if charset in WIDE:
         return text.decode(_WIDE_CODECS[charset], _QUESTION_MARK)
     codec = _CODECS[charset]

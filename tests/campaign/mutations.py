@@ -66,7 +66,7 @@ def epoch_not_raised(patch: Patch) -> None:
         return found
 
     patch.setattr(lease.LeaseElection, "_look", looking)
-    patch.setattr(elections, "_newest_fence", lambda config: 0)
+    patch.setattr(known_log.KnownLog, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

@@ -1,0 +1,122 @@
+"""The event log as a capture knows it, from before it leads and from one leadership to the next.
+
+To begin at the log's end takes the metadata of all its segments: thousands of requests, where they
+are objects. Who stands by reads them before they are needed, and then what was appended since.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tidelog.errors import EventLogError, StorageError, TidelogError
+from tidelog.eventlog.reader import EventLog
+
+logger = logging.getLogger(__name__)
+
+LOOK_FIRST_S: Final = 30.0
+LOOK_MOST_S: Final = 300.0
+"""Between two looks at a log that does not grow, which each are a few requests."""
+MANY: Final = 8
+"""Segments since the last look, for which the next one comes soon."""
+WATCH_EVERY_S: Final = 0.5
+"""Between two looks while the leader is about to end."""
+_TURN_S: Final = 0.1
+_END_S: Final = 1.0
+
+
+class KnownLog:
+    """
+    Args:
+        place: of the event log.
+        on_watch: is the leader about to end? Then the log is looked at often.
+    """
+
+    def __init__(self, place: str, on_watch: Callable[[], bool]) -> None:
+        self._place = place
+        self._on_watch = on_watch
+        self._lock = threading.Lock()
+        self._log: EventLog | None = None
+        self._stands_by = threading.Event()
+        self._ended = threading.Event()
+        self._segments = 0
+        self._thread = threading.Thread(target=self._keep, name="tidelog-known-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._stands_by.set()
+        self._thread.join(_END_S)
+
+    def stand_by(self, stands_by: bool) -> None:
+        """From now on look at the log now and then, or don't."""
+        if stands_by:
+            self._stands_by.set()
+        else:
+            self._stands_by.clear()
+
+    def log(self) -> EventLog | None:
+        """The log, as it was looked at last; None: there is none yet."""
+        with self._lock:
+            if self._log is None and EventLog.exists(self._place):
+                self._log = EventLog.open(self._place)
+            return self._log
+
+    def newest_epoch(self) -> int:
+        """The newest that a leader has written, as of now; 0: there is no log yet."""
+        log = self._looked_at()
+        tail = None if log is None else log.tail
+        return 0 if tail is None else tail.epoch
+
+    def _looked_at(self) -> EventLog | None:
+        """The log as of now; opened anew if it is another one by now."""
+        log = self.log()
+        try:
+            if log is not None:
+                log.chain()
+            return log
+        except StorageError:
+            raise
+        except EventLogError:
+            with self._lock:
+                self._log = None
+            log = self.log()
+            if log is not None:
+                log.chain()
+            return log
+
+    def _keep(self) -> None:
+        look_at, pause_s = 0.0, LOOK_FIRST_S
+        while not self._ended.is_set():
+            self._stands_by.wait()
+            now = time.monotonic()
+            if now >= look_at or (self._on_watch() and now >= look_at - pause_s + WATCH_EVERY_S):
+                pause_s = LOOK_FIRST_S if self._learn() else min(2 * pause_s, LOOK_MOST_S)
+                look_at = time.monotonic() + pause_s
+            self._ended.wait(_TURN_S)
+
+    def _learn(self) -> bool:
+        """Has the log grown by much?"""
+        try:
+            log = self._looked_at()
+            if log is None:
+                return True
+            segments = len(log.chain().segments)
+            log.schemas.tables()
+        except TidelogError as error:  # who leads tells what is wrong
+            logger.debug("the event log can't be read while this process stands by: %s", error)
+            return False
+        grown, self._segments = abs(segments - self._segments), segments
+        return grown > MANY

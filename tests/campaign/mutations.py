@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app import capture_run, elections
+from tidelog.app import capture_run, known_log
 from tidelog.capture import leadership
 from tidelog.eventlog import writer
 from tidelog.eventlog.log_files import CHAIN_FILE

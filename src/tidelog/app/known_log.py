@@ -7,6 +7,7 @@ are objects. Who stands by reads them before they are needed, and then what was 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,15 +15,16 @@ from types import TracebackType
 from typing import Final, Self
 
 from tidelog.errors import EventLogError, StorageError, TidelogError
+from tidelog.eventlog.chain import Chain
 from tidelog.eventlog.reader import EventLog
 
 logger = logging.getLogger(__name__)
 
-LOOK_FIRST_S: Final = 30.0
-LOOK_MOST_S: Final = 300.0
-"""Between two looks at a log that does not grow, which each are a few requests."""
+LOOK_EVERY_S: Final = 30.0
+LOOK_IDLE_S: Final = 120.0
+"""Between two looks at a log that hardly grows, which each are three requests."""
 MANY: Final = 8
-"""Segments since the last look, for which the next one comes soon."""
+"""Segments since the last look: then it grows."""
 WATCH_EVERY_S: Final = 0.5
 """Between two looks while the leader is about to end."""
 _TURN_S: Final = 0.1
@@ -30,7 +32,8 @@ _END_S: Final = 1.0
 
 
 class KnownLog:
-    """
+    """Use it as a context manager while it is to be looked at.
+
     Args:
         place: of the event log.
         on_watch: is the leader about to end? Then the log is looked at often.
@@ -43,7 +46,7 @@ class KnownLog:
         self._log: EventLog | None = None
         self._stands_by = threading.Event()
         self._ended = threading.Event()
-        self._segments = 0
+        self._tail = ""
         self._thread = threading.Thread(target=self._keep, name="tidelog-known-log", daemon=True)
 
     def __enter__(self) -> Self:
@@ -76,47 +79,41 @@ class KnownLog:
 
     def newest_epoch(self) -> int:
         """The newest that a leader has written, as of now; 0: there is no log yet."""
-        log = self._looked_at()
-        tail = None if log is None else log.tail
-        return 0 if tail is None else tail.epoch
+        chain = self._chain()
+        return 0 if chain is None or chain.tail is None else chain.tail.epoch
 
-    def _looked_at(self) -> EventLog | None:
-        """The log as of now; opened anew if it is another one by now."""
+    def _chain(self) -> Chain | None:
+        """The log's as of now; it is opened anew if it is another one by now."""
         log = self.log()
         try:
-            if log is not None:
-                log.chain()
-            return log
+            return None if log is None else log.chain()
         except StorageError:
             raise
         except EventLogError:
             with self._lock:
                 self._log = None
             log = self.log()
-            if log is not None:
-                log.chain()
-            return log
+            return None if log is None else log.chain()
 
     def _keep(self) -> None:
-        look_at, pause_s = 0.0, LOOK_FIRST_S
+        looked_at, pause_s = -math.inf, LOOK_EVERY_S
         while not self._ended.is_set():
             self._stands_by.wait()
-            now = time.monotonic()
-            if now >= look_at or (self._on_watch() and now >= look_at - pause_s + WATCH_EVERY_S):
-                pause_s = LOOK_FIRST_S if self._learn() else min(2 * pause_s, LOOK_MOST_S)
-                look_at = time.monotonic() + pause_s
+            passed_s = time.monotonic() - looked_at
+            if passed_s >= pause_s or (passed_s >= WATCH_EVERY_S and self._on_watch()):
+                pause_s = LOOK_EVERY_S if self._learn() else LOOK_IDLE_S
+                looked_at = time.monotonic()
             self._ended.wait(_TURN_S)
 
     def _learn(self) -> bool:
-        """Has the log grown by much?"""
+        """Does the log grow?"""
         try:
-            log = self._looked_at()
-            if log is None:
-                return True
-            segments = len(log.chain().segments)
+            chain, log = self._chain(), self.log()
+            if chain is None or log is None or chain.tail is None or chain.tail.name == self._tail:
+                return False
             log.schemas.tables()
         except TidelogError as error:  # who leads tells what is wrong
             logger.debug("the event log can't be read while this process stands by: %s", error)
             return False
-        grown, self._segments = abs(segments - self._segments), segments
-        return grown > MANY
+        known, self._tail = self._tail, chain.tail.name
+        return known != "" and known not in [each.name for each in chain.segments[-MANY - 1 :]]

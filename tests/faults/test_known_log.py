@@ -149,14 +149,14 @@ def test_who_stands_by_learns_what_is_appended_once_the_leader_is_about_to_end(
         wait_for(lambda: reads() > SEGMENTS)
         before = reads()
         appended(writer, 5)
-        time.sleep(3 * WATCH_EVERY_S)
+        time.sleep(5 * WATCH_EVERY_S)
         assert reads() == before, "each request is paid for"
         ends.set()
         wait_for(lambda: reads() == before + 5)
         known.stand_by(False)
-        time.sleep(WATCH_EVERY_S)
+        time.sleep(4 * WATCH_EVERY_S)  # a look may be under way
         asked = len(network.asked)
         appended(writer, 1)
         ours = len(network.asked) - asked
-        time.sleep(2 * WATCH_EVERY_S)
+        time.sleep(4 * WATCH_EVERY_S)
         assert len(network.asked) == asked + ours

@@ -25,7 +25,7 @@ LOOK_IDLE_S: Final = 120.0
 """Between two looks at a log that hardly grows, which each are three requests."""
 MANY: Final = 8
 """Segments since the last look: then it grows."""
-WATCH_EVERY_S: Final = 0.5
+WATCH_EVERY_S: Final = 0.2
 """Between two looks while the leader is about to end."""
 _TURN_S: Final = 0.1
 _END_S: Final = 1.0

@@ -191,13 +191,12 @@ def measure(store: str, kind: str, runs: int) -> list[Row]:
                     f"{kind} {store} {how} {into[-1]:.3f} s, load {os.getloadavg()[0]:.1f}",
                     flush=True,
                 )
-    rows = []
+    rows, place = [], "SQLite" if store == "sqlite" else "`log:` on S3Proxy"
     for how, goal_s in GOALS_S.items():
         p50, p99, most = np.percentile(gaps[how], [50, 99, 100])
         rows.append(
             Row(
-                f"{kind}: leader {how}, state in {'SQLite' if store == 'sqlite' else '`log:` on S3Proxy'}: "
-                "last record → next leader's first",
+                f"{kind}: leader {how}, state in {place}: last record → next leader's first",
                 f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s of {runs}",
                 "",
                 "",

@@ -20,9 +20,10 @@ from tidelog.eventlog.reader import EventLog
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 30.0
+LOOK_EVERY_S: Final = 5.0
 LOOK_IDLE_S: Final = 120.0
-"""Between two looks at a log that hardly grows, which each are three requests."""
+"""Between two looks: at a log that grows, and at one that hardly does, where a look is three
+requests."""
 MANY: Final = 8
 """Segments since the last look: then it grows."""
 WATCH_EVERY_S: Final = 0.2

@@ -39,7 +39,7 @@ from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage.port import Storage, Tag
 
 _WALK_ATTEMPTS: Final = 20
-_PROBE_AT_MOST: Final = 8  # new segments, one after the other: each takes two requests
+_PROBE_AT_MOST: Final = 16  # new segments, one after the other: each takes two requests
 
 
 class Chain:

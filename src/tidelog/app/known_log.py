@@ -107,7 +107,7 @@ class KnownLog:
             self._ended.wait(_TURN_S)
 
     def _learn(self) -> bool:
-        """Does the log grow?"""
+        """Does the log grow, or may it?"""
         try:
             chain, log = self._chain(), self.log()
             if chain is None or log is None or chain.tail is None or chain.tail.name == self._tail:
@@ -117,4 +117,4 @@ class KnownLog:
             logger.debug("the event log can't be read while this process stands by: %s", error)
             return False
         known, self._tail = self._tail, chain.tail.name
-        return known != "" and known not in [each.name for each in chain.segments[-MANY - 1 :]]
+        return known not in [each.name for each in chain.segments[-MANY - 1 :]]

@@ -123,6 +123,7 @@ class Capture:
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
+            known.stand_by(False)
             return self._open_session(state, keeper, on_status, serving, election, known)
 
         serving: Serving | None = None

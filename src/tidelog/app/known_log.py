@@ -28,6 +28,8 @@ MANY: Final = 8
 """Segments since the last look: then it grows."""
 WATCH_EVERY_S: Final = 0.2
 """Between two looks while the leader is about to end."""
+AFTER_S: Final = 3.0
+"""After this process began to stand by: who leads now begins, and is not to be disturbed."""
 _TURN_S: Final = 0.1
 _END_S: Final = 1.0
 
@@ -99,7 +101,10 @@ class KnownLog:
     def _keep(self) -> None:
         looked_at, pause_s = -math.inf, LOOK_EVERY_S
         while not self._ended.is_set():
-            self._stands_by.wait()
+            if not self._stands_by.is_set():
+                self._stands_by.wait()
+                self._ended.wait(AFTER_S)
+                continue
             passed_s = time.monotonic() - looked_at
             if passed_s >= pause_s or (passed_s >= WATCH_EVERY_S and self._on_watch()):
                 pause_s = LOOK_EVERY_S if self._learn() else LOOK_IDLE_S

@@ -5,9 +5,9 @@ the new one's first.
 ``handover``  `tidelog handover`
 ``sigterm``   the leader is stopped in order
 
-    python -m benchmarks.bench_failover [sqlite log] [--runs 20] [--quick]
+    python -m benchmarks.bench_failover [sqlite log] [--source NAME] [--runs 20] [--quick]
 
-Two captures as they are shipped, one leading, one standing by, over one PostgreSQL with some 200
+Two captures as they are shipped, one leading, one standing by, over one source with some 200
 transactions a second of one row each; state in SQLite with the log on the disk, or both on S3Proxy
 (``log:``). When a segment became visible is told by its file's change time. Before each run both
 have been in their roles for a second at least.
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -40,6 +41,8 @@ from tidelog.eventlog.reader import EventLog
 GOALS_S = {"killed": 2.0, "handover": 1.0, "sigterm": 1.0}
 PAUSE_S = 0.005
 SETTLED_S = 1.0
+SOURCES = ("postgres", "mysql", "mariadb")
+Connect = Callable[[], Any]
 
 
 class Pair:
@@ -121,15 +124,28 @@ def wait_for(what: Callable[[], object], timeout_s: float = 300) -> None:
 
 
 @contextmanager
-def writing(dsn: str) -> Iterator[None]:
+def source(kind: str) -> Iterator[tuple[Bench, Connect]]:
+    """A server with the table, and how a writer connects to it."""
+    if kind == "postgres":
+        with bench() as here:
+            yield here, lambda: psycopg.connect(here.dsn, autocommit=True)
+        return
+    from benchmarks.mysql_orders import DATABASE, mysql_bench
+
+    with mysql_bench(kind) as found:
+        yield found, lambda: found.server.connect(DATABASE)
+
+
+@contextmanager
+def writing(connect: Connect) -> Iterator[None]:
     done = threading.Event()
 
     def write() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with connect() as connection, connection.cursor() as cursor:
             key = 0
             while not done.wait(PAUSE_S):
                 key += 1
-                connection.execute("INSERT INTO orders (id) VALUES (%s)", (key,))
+                cursor.execute("INSERT INTO orders (id) VALUES (%s)", (key,))
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
@@ -141,9 +157,9 @@ def writing(dsn: str) -> Iterator[None]:
 
 
 @contextmanager
-def pair(store: str) -> Iterator[Pair]:
+def pair(store: str, kind: str) -> Iterator[Pair]:
     with ExitStack() as opened:
-        here = opened.enter_context(bench())
+        here, connect = opened.enter_context(source(kind))
         files, options = here.directory / "log", ""
         lines = here.config_file.read_text().splitlines()
         place, kept = str(files), lines[2:]
@@ -159,26 +175,28 @@ def pair(store: str) -> Iterator[Pair]:
         here.config_file.write_text("\n".join(lines) + "\n")
         made = Pair(here, files)
         opened.callback(made.close)
-        opened.enter_context(writing(here.dsn))
+        opened.enter_context(writing(connect))
         yield made
 
 
-def measure(store: str, runs: int) -> list[Row]:
+def measure(store: str, kind: str, runs: int) -> list[Row]:
     gaps: dict[str, list[float]] = {how: [] for how in GOALS_S}
-    with pair(store) as both:
+    with pair(store, kind) as both:
         both.start()
         wait_for(lambda: both.leader() is not None)
         for _ in range(runs):
             for how, into in gaps.items():
                 into.append(both.gap_s(how))
-                print(f"{store} {how} {into[-1]:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
-    rows = []
+                print(
+                    f"{kind} {store} {how} {into[-1]:.3f} s, load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
+    rows, place = [], "SQLite" if store == "sqlite" else "`log:` on S3Proxy"
     for how, goal_s in GOALS_S.items():
         p50, p99, most = np.percentile(gaps[how], [50, 99, 100])
         rows.append(
             Row(
-                f"leader {how}, state in {'SQLite' if store == 'sqlite' else '`log:` on S3Proxy'}: "
-                "last record → next leader's first",
+                f"{kind}: leader {how}, state in {place}: last record → next leader's first",
                 f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s of {runs}",
                 "",
                 "",
@@ -191,11 +209,13 @@ def measure(store: str, runs: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stores", nargs="*", help="sqlite, log; default: both")
+    parser.add_argument("--source", choices=SOURCES, default="postgres")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="one run of each in SQLite")
     arguments = parser.parse_args()
     stores = arguments.stores or (["sqlite"] if arguments.quick else ["sqlite", "log"])
-    show([row for s in stores for row in measure(s, 1 if arguments.quick else arguments.runs)])
+    runs = 1 if arguments.quick else arguments.runs
+    show([row for store in stores for row in measure(store, arguments.source, runs)])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Write docs/explanation/campaign.md and its picture from what a campaign noted:
-``python tools/campaign_page.py [campaign.json]``. The notes are kept beside the page.
+"""Write docs/explanation/campaign.md and its picture from what campaigns noted:
+``python tools/campaign_page.py [--anew] [campaign.json …]``. The notes are kept beside the page, and
+those given are added to them, or with ``--anew`` take their place. Those of one campaign count once:
+what it noted last.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,51 @@ WIDTH, HEIGHT, BASE, LEFT = 720, 220, 180, 30
 
 
 def main() -> None:
-    if len(sys.argv) > 1 and Path(sys.argv[1]).resolve() != NOTES:
-        shutil.copyfile(sys.argv[1], NOTES)
-    notes = json.loads(NOTES.read_text())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("campaigns", nargs="*", type=Path, help="what campaigns noted")
+    parser.add_argument("--anew", action="store_true", help="forget what is noted beside the page")
+    arguments = parser.parse_args()
+    told = [NOTES] if not arguments.anew else []
+    told += [path for path in arguments.campaigns if path.resolve() != NOTES]
+    campaigns = campaigns_of([json.loads(path.read_text()) for path in told])
+    notes = merged(campaigns)
+    NOTES.write_text(json.dumps({"campaigns": campaigns}, indent=1) + "\n")
     gaps = sorted(gap for run in notes["runs"] for gap in run["leaderless_s"])
     PICTURE.write_text(picture(gaps))
     PAGE.write_text(page(notes, gaps))
 
 
+def campaigns_of(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each campaign once: what it noted last. Each of ``told`` is one, or has some."""
+    each: dict[str, dict[str, Any]] = {}
+    for notes in told:
+        for one in notes.get("campaigns", [notes]):
+            each[one.get("campaign", "")] = one
+    return list(each.values())
+
+
+def merged(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Their notes as those of one.
+
+    Raises ValueError: they can't be compared, for what they ask differs.
+    """
+    asked = ("lease_s", "lag_s", "lively_s")
+    for name in asked:
+        if len({one[name] for one in campaigns}) != 1:
+            raise ValueError(f"{name} differs between the campaigns: begin with --anew")
+    return {
+        "campaigns": len(campaigns),
+        "hours": round(sum(one["hours"] for one in campaigns), 3),
+        "runs": [run for one in campaigns for run in one["runs"]],
+        "violations": [found for one in campaigns for found in one["violations"]],
+        "empty": sum(one.get("empty", 0) for one in campaigns),
+        "kinds": {kind: what for one in campaigns for kind, what in one["kinds"].items()},
+        **{name: campaigns[-1][name] for name in asked},
+    }
+
+
 def page(notes: dict[str, Any], gaps: list[float]) -> str:
-    """The page, of the campaign's notes."""
+    """The page, of campaigns' notes (`merged`)."""
     runs, violations, described = notes["runs"], notes["violations"], notes["kinds"]
     lease_s, lag_s, lively_s = notes["lease_s"], notes["lag_s"], notes["lively_s"]
     faults = Counter[str]()
@@ -61,10 +97,11 @@ captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a h
 In a part of the runs two processes of one pipeline, one on each host, bring three tables to a copy in PostgreSQL and to files. The copy has to
 become equal to the source and each event has to be in the files once.
 
-This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign.
+This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign or several: it adds those that it is given.
 
 | | |
 |---|---|
+| campaigns | {notes["campaigns"]} |
 | hours, with the judging | {notes["hours"]:.2f} |
 | runs | {len(runs) + len(violations)} |
 | runs besides in which no dump was completed, which show less | {notes.get("empty", 0)} |
@@ -103,8 +140,9 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 
 ## What it does not have
 
-Namespaces of the network and `tc`, disks that are full or fail, a stepped wall clock, a quorum that is lost, promoted standbys (each
-has tests of its own). Pipelines know that they are on one machine, and write to PostgreSQL and to files alone.
+Namespaces of the network and `tc`, a quorum that is lost, promoted standbys (each has tests of its own). A disk that is full or fails, and
+a wall clock that is stepped, are played to the process, not to its machine. Pipelines know that they are on one machine, and write to
+PostgreSQL and to files alone.
 """
 
 

@@ -42,7 +42,8 @@ KINDS = {
     "leads",
     "freeze amid a state write": "the same with a document of the state, until another used it",
     "step the clock": "the wall clock of a host is set up to an hour ahead or back, and back again",
-    "lose the disk": "appends of a host meet a full disk, or EIO on fsync; not with the log on S3",
+    "fill the disk": "appends of the leader meet a full disk; not with the log on S3",
+    "fail on fsync": "the same with EIO on fsync",
     "cut": "a path refuses connections",
     "silence": "a path brings nothing to its end, connections stay",
     "slow": "a path brings all of it late",
@@ -253,17 +254,25 @@ class Nemesis:
             f"clock {host.name}", seconds, lambda: switches.set_clock(host.directory, 0.0)
         )
 
-    def _lose_the_disk(self) -> bool:
-        host = self._whole_host("disk")
-        if host is None or not self._place.on_disk:
+    def _fill_the_disk(self) -> bool:
+        return self._lose_the_disk(switches.DISK_FULL)
+
+    def _fail_on_fsync(self) -> bool:
+        return self._lose_the_disk(switches.FSYNC_FAILS)
+
+    def _lose_the_disk(self, fault: str) -> bool:
+        """Struck is only what an append has met."""
+        host = self._leading() if self._place.on_disk else None
+        if host is None or f"disk {host.name}" in {away.what for away in self._away}:
             return False
-        fault = self._rng.choice(sorted(switches.DISK_FAULTS))
-        switches.set_disk(host.directory, fault)
+        directory, before = host.directory, switches.disk_met(host.directory)
+        switches.set_disk(directory, fault)
+        if not _until(lambda: switches.disk_met(directory) > before or None, AMID_S):
+            switches.set_disk(directory, "")
+            return False
         self._note(fault)
         seconds = self._lease_s * self._rng.uniform(0.3, 2.5)
-        return self._begin(
-            f"disk {host.name}", seconds, lambda: switches.set_disk(host.directory, "")
-        )
+        return self._begin(f"disk {host.name}", seconds, lambda: switches.set_disk(directory, ""))
 
     # ------------------------------------------------------------ paths
 

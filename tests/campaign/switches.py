@@ -16,11 +16,12 @@ from typing import Final
 from tidelog.system import failpoints
 
 _CLOCK: Final = "clock"
-_DISK: Final = "disk"
+_DISK, _MET = "disk", "disk-met"
 _FORMAT: Final = struct.Struct("<d")
+DISK_FULL, FSYNC_FAILS = "disk full", "fsync fails"
 DISK_FAULTS: Final = {
-    "disk full": ("put.before_write", errno.ENOSPC),
-    "EIO on fsync": ("put.after_write", errno.EIO),
+    DISK_FULL: ("put.before_write", errno.ENOSPC),
+    FSYNC_FAILS: ("put.after_write", errno.EIO),
 }
 """Where an append meets them."""
 
@@ -28,6 +29,7 @@ DISK_FAULTS: Final = {
 def prepare(directory: Path) -> None:
     (directory / _CLOCK).write_bytes(_FORMAT.pack(0.0))
     (directory / _DISK).write_text("")
+    (directory / _MET).write_text("")
 
 
 def set_clock(directory: Path, offset_s: float) -> None:
@@ -41,11 +43,16 @@ def set_disk(directory: Path, fault: str) -> None:
     (directory / _DISK).write_text(fault)
 
 
+def disk_met(directory: Path) -> int:
+    """How often an append of the host has met a fault of its disk so far."""
+    return (directory / _MET).stat().st_size
+
+
 def install(directory: Path) -> None:
     """In a process of the host, before it begins."""
     _step_clocks(directory / _CLOCK)
     for fault, (point, number) in DISK_FAULTS.items():
-        failpoints._armed[point] = _failing(directory / _DISK, fault, number)
+        failpoints._armed[point] = _failing(directory, fault, number)
 
 
 def _step_clocks(path: Path) -> None:
@@ -62,9 +69,11 @@ def _step_clocks(path: Path) -> None:
     time.time_ns = lambda: nanoseconds() + int(ahead() * 1e9)
 
 
-def _failing(path: Path, fault: str, number: int) -> failpoints.Action:
+def _failing(directory: Path, fault: str, number: int) -> failpoints.Action:
     def fail() -> None:
-        if path.read_text() == fault:
+        if (directory / _DISK).read_text() == fault:
+            with (directory / _MET).open("a") as met:
+                met.write(".")
             raise OSError(number, os.strerror(number))
 
     return fail

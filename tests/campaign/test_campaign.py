@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -122,6 +123,20 @@ def test_a_short_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Non
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.thorough
+def test_a_short_campaign_on_disks_that_fail(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    kinds = ("fill the disk", "fail on fsync")
+    for seed in MUTATION_SEEDS:
+        outcome = one(seed, "oracle16", "postgresql", request, tmp_path / str(seed), kinds=kinds)
+        if set(outcome.faults) == set(kinds):
+            return
+    pytest.fail("one of the faults was never met")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_short_campaign_with_pipelines(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     kinds = (*PIPELINE_KINDS, "kill", "freeze", "silence")
@@ -138,7 +153,8 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     end = begun + float(os.environ["TIDELOG_CAMPAIGN_SECONDS"])
     seed = int(os.environ.get("TIDELOG_CAMPAIGN_SEED", "1"))
     report = Path(os.environ.get("TIDELOG_CAMPAIGN_JSON", "campaign.json"))
-    found: dict[str, Any] = {"hours": 0.0, "runs": [], "violations": [], "empty": 0}
+    found: dict[str, Any] = {"campaign": secrets.token_hex(4), "hours": 0.0}
+    found |= {"runs": [], "violations": [], "empty": 0}
     found |= {
         "kinds": {**KINDS, **PIPELINE_KINDS},
         "lease_s": LEASE_S,

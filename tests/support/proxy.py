@@ -15,9 +15,12 @@ class Proxy:
     thread. Use it as a context manager.
     """
 
+    address = "127.0.0.1"
+    """Where it listens."""
+
     def __init__(self, port: int) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((self.address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
         """What `cut` ends."""

@@ -262,12 +262,15 @@ class CaptureElection(LogElection):
         holder: str,
         handicap_s: float = 0.0,
         state: StateStore | None = None,
+        *,
+        newest_epoch: Callable[[], int] | None = None,
     ) -> None:
+        """``newest_epoch``: the greatest that the event log's chain knows of; None: it is asked."""
         super().__init__(
             config,
             LEASE_NAME,
             holder,
-            lambda: _newest_fence(config),
+            newest_epoch or (lambda: _newest_fence(config)),
             handicap_s,
             state=state,
             standby_prefix=PREFIX,

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from typing import Final
 
 from tidelog.errors import (
@@ -38,7 +39,7 @@ from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage.port import Storage, Tag
 
 _WALK_ATTEMPTS: Final = 20
-_PROBE_AT_MOST: Final = 8  # new segments, one after the other: each takes two requests
+_PROBE_AT_MOST: Final = 16  # new segments, one after the other: each takes two requests
 
 
 class Chain:
@@ -99,6 +100,14 @@ class ChainReader:
         self._chain: Chain | None = None
         self._lock = threading.Lock()
 
+    def another(self) -> ChainReader:
+        """One of its own lock that knows what this one knows. What either reads of the segments
+        from now on, both know.
+        """
+        other = copy(self)
+        other._lock = threading.Lock()
+        return other
+
     def meta(self, name: str) -> SegmentMeta:
         """The metadata of the file ``name`` as it is now, of this log's generation.
 
@@ -138,18 +147,25 @@ class ChainReader:
                 continue  # rolled up since: then a newer one exists
         raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
 
+    def tail(self) -> SegmentMeta | None:
+        """As `newest`; where the chain is known, what follows it is enough: nothing is listed."""
+        with self._lock:
+            if self._chain is not None and self._chain.segments:
+                self._check_generation()
+                chain = self._followed(self._chain)
+                if chain is not None:
+                    self._chain = chain
+                    return chain.tail
+        return self.newest()
+
     def refresh(self) -> Chain:
         """The chain as of now; cheap if little was appended since the last call."""
         with self._lock:
             self._check_generation()
             chain = self._chain
             if chain is not None and chain.segments:
-                chain = self._extended(chain)
-                # Read after the probes: a stray under a freed name is always younger than this.
-                if chain is not None and self.storage.tag(CHAIN_FILE) == chain.state_tag:
-                    self._chain = chain
-                    return chain
-            self._chain = self._walk()
+                chain = self._followed(chain)
+            self._chain = self._walk() if chain is None or not chain.segments else chain
             return self._chain
 
     def walk(self) -> Chain:
@@ -170,6 +186,14 @@ class ChainReader:
                 f"{info.generation} is there now. Restart; outputs need a new dump."
             )
         self._log_tag = tag
+
+    def _followed(self, chain: Chain) -> Chain | None:
+        """The chain with what was appended since; None: it has to be walked."""
+        extended = self._extended(chain)
+        # Read after the probes: a stray under a freed name is always younger than this.
+        if extended is not None and self.storage.tag(CHAIN_FILE) == extended.state_tag:
+            return extended
+        return None
 
     def _extended(self, chain: Chain) -> Chain | None:
         tail = chain.segments[-1]
@@ -207,8 +231,8 @@ class ChainReader:
             if self.storage.tag(CHAIN_FILE) != state_tag:
                 continue
             kept = {segment.name for segment in segments}
-            for name in [name for name in self._cache if name not in kept]:
-                del self._cache[name]
+            for name in [name for name in list(self._cache) if name not in kept]:
+                self._cache.pop(name, None)  # another thread may have been here
             return Chain(segments, state, state_tag)
         raise SegmentCorruptError(
             f"{self.storage!r} is damaged: {broken}. Restore the file from a backup or a replica; "

@@ -49,11 +49,17 @@ class Swept:
 class EventLogMaintenance:
     """For the leader. If another process holds the lock that a local disk has, calls do nothing."""
 
-    def __init__(self, storage: Storage | str | Path, check_lease: Guard | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage | str | Path,
+        check_lease: Guard | None = None,
+        chain: ChainReader | None = None,
+    ) -> None:
+        """``chain``: for this alone; of who knows the log already."""
         if isinstance(storage, (str, Path)):
             storage = storage_at(storage)
         self._storage: Storage = storage
-        self._reader = ChainReader(storage, load_log(storage))
+        self._reader = ChainReader(storage, load_log(storage)) if chain is None else chain
         self._check_lease: Guard = check_lease or (lambda: None)
 
     def rollup(

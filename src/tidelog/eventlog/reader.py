@@ -103,6 +103,10 @@ class EventLog:
         """`tail`, without walking the chain."""
         return self._reader.newest()
 
+    def chain_reader(self) -> ChainReader:
+        """For who reads or writes the chain beside this: it knows what this does."""
+        return self._reader.another()
+
     def latest_offset(self, durable: bool = True) -> int:
         """Where the log ends: the offset that the next record gets.
 

@@ -55,16 +55,17 @@ class EventLogWriter:
         *,
         check_lease: Guard | None = None,
         schemas: SchemaRegistry | None = None,
+        chain: ChainReader | None = None,
     ) -> None:
-        """Take the tail over: see `open`."""
+        """Take the tail over: see `open`. ``chain``: for this alone, of who knows the log."""
         self.storage = storage
-        self.info = load_log(storage)
+        self.info = load_log(storage) if chain is None else chain.info
         self.source = source
         self.epoch = epoch
         self.nonce = secrets.token_hex(8)
         self.schemas: SchemaRegistry = SchemaStore(storage) if schemas is None else schemas
         self._check_lease = check_lease
-        self._chain = ChainReader(storage, self.info)
+        self._chain = ChainReader(storage, self.info) if chain is None else chain
         self._closed: EventLogError | LeaseLostError | None = None
         self._tables: dict[int, str] = {}
         self._tail: SegmentMeta | None = None
@@ -72,7 +73,7 @@ class EventLogWriter:
         self._check_source(self.info.source)
         if check_lease is not None:
             check_lease()
-        self._check_epoch(self._chain.newest())
+        self._check_epoch(self._chain.tail())
         storage.sweep()
         self._fence()
 
@@ -210,7 +211,7 @@ class EventLogWriter:
     def _fence(self) -> None:
         for _ in range(_FENCE_ATTEMPTS):
             self._state_tag = self.storage.tag(CHAIN_FILE)
-            tail = self._chain.newest()
+            tail = self._chain.tail()
             if tail is not None:
                 self._check_source(tail.source)
                 self._check_epoch(tail)

@@ -130,7 +130,10 @@ class Documents:
 
     def delete(self, key: str) -> None:
         if self._epoch:
-            self._check_epoch(key, self._held(key))
+            held = self._held(key)
+            if held is None:
+                return
+            self._check_epoch(key, held)
         self._forget(key)
         self._register.remove(name_of(key))
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
+from tidelog.app.capture.known_log import KnownLog
 from tidelog.app.capture.notify import OnNotification
+from tidelog.app.capture.read_at_start import read_ahead
 from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
@@ -48,7 +50,6 @@ from tidelog.errors import GapError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.led_by import claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
@@ -105,11 +106,14 @@ class Capture:
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        election = CaptureElection(config, self.holder, config.capture.handicap_s, state)
-
+        known = KnownLog(log_place(config), lambda: election.on_watch)
+        election = CaptureElection(
+            config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
+        )
         roster = Roster(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
+            known.stand_by(name == "standby")
             if name == "standby":
                 roster.stand_by()
             elif name == "retrying":
@@ -120,7 +124,8 @@ class Capture:
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
-            return self._open_session(state, keeper, on_status, serving, election)
+            known.stand_by(False)
+            return self._open_session(state, keeper, on_status, serving, election, known)
 
         serving: Serving | None = None
         alerts: Alerts | None = None
@@ -131,12 +136,13 @@ class Capture:
                 config, self.holder, election.leader, lambda: leader_url(state, election)
             )
             serving.start()
-            while True:
-                try:
-                    lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
-                    return
-                except GapError as error:
-                    self._gaps.pass_over(error)
+            with known:
+                while True:
+                    try:
+                        lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
+                        return
+                    except GapError as error:
+                        self._gaps.pass_over(error)
         finally:
             if alerts is not None:
                 alerts.close()
@@ -153,31 +159,41 @@ class Capture:
         on_status: OnStatus,
         serving: Serving,
         election: CaptureElection,
+        known: KnownLog,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
         measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
-        state = LeasedState(measured, keeper.check)
+        kind = source_kind(config)
+        state = LeasedState(read_ahead(measured, config, kind), keeper.check)
         patient = PatientState(state, keeper.check)
         path = log_place(config)
-        log = EventLog.open(path) if EventLog.exists(path) else None
-        registry = SchemaStore(path)
-        kind = source_kind(config)
+        log = known.log()
+        registry = SchemaStore(path) if log is None else log.schemas
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
         if log is not None:  # before the fence: it would shut out whom this is to spare
             claim(log.storage, log.generation, state, self._store)
-        writer = EventLogWriter.create(
-            path,
-            identity,
-            epoch,
-            start_offset=start_offset(state),
-            check_lease=keeper.check,
-            schemas=registry,
-        )
-        if log is None:
-            log = EventLog.open(path)
+            writer = EventLogWriter(
+                log.storage,
+                identity,
+                epoch,
+                check_lease=keeper.check,
+                schemas=registry,
+                chain=log.chain_reader(),
+            )
+        else:
+            writer = EventLogWriter.create(
+                path,
+                identity,
+                epoch,
+                start_offset=start_offset(state),
+                check_lease=keeper.check,
+                schemas=registry,
+            )
+            log = known.log()
+            assert log is not None
             claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
         begin = self._gaps.begin(state, reader, writer)
@@ -244,7 +260,7 @@ class Capture:
             config,
             log,
             # Kept from round to round: it remembers what the segments hold.
-            EventLogMaintenance(log.storage, keeper.check),
+            EventLogMaintenance(log.storage, keeper.check, log.chain_reader()),
             state=state,
             mailbox=channels.mailbox,
             coordinator=coordinator,

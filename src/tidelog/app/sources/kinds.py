@@ -104,6 +104,11 @@ class SourceKind(Protocol):
     What `log_reader` and `parts` return may share state: take those of one capture from one object.
     """
 
+    @property
+    def state_keys(self) -> Sequence[str]:
+        """Documents of the state that the log's reader asks for when it starts."""
+        ...
+
     def prepare(self) -> None:
         """Load compiled code without connecting, so that a standby takes over faster."""
         ...

@@ -34,16 +34,20 @@ from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
+from tidelog.sources.mysql.stream.ddl import temporary
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
+from tidelog.sources.mysql.stream.schemas.history import DROPPED_KEY, FILE_KEY
 from tidelog.sources.mysql.stream.schemas.notes import MySqlSchemaNotes
 
 
 class MySqlKind:
     """The databases of one MySQL or MariaDB server, captured from its binlog."""
+
+    state_keys = (FILE_KEY, DROPPED_KEY, temporary.KEY)
 
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)

@@ -37,7 +37,7 @@ from tidelog.sources.postgres.connect import LOOKING, connect, translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
-from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.sources.postgres.stream.slot_owner import SLOT_KEY, SlotOwner
 from tidelog.sources.postgres.stream.slots import drop_useless
 from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
@@ -63,6 +63,8 @@ class NoSchemaNotes:
 
 class PostgresKind:
     """A PostgreSQL database, captured from one replication slot."""
+
+    state_keys = (SLOT_KEY,)
 
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, PostgresSourceSection)

@@ -1,0 +1,125 @@
+"""The event log as a capture knows it, from before it leads and from one leadership to the next.
+
+To begin at the log's end takes the metadata of all its segments: thousands of requests, where they
+are objects. Who stands by reads them before they are needed, and then what was appended since.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tidelog.errors import EventLogError, StorageError, TidelogError
+from tidelog.eventlog.chain import Chain
+from tidelog.eventlog.reader import EventLog
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 5.0
+LOOK_IDLE_S: Final = 120.0
+"""Between two looks: at a log that grows, and at one that hardly does, where a look is three
+requests."""
+MANY: Final = 8
+"""Segments since the last look: then it grows."""
+WATCH_EVERY_S: Final = 0.2
+"""Between two looks while the leader is about to end."""
+AFTER_S: Final = 3.0
+"""After this process began to stand by: who leads now begins, and is not to be disturbed."""
+_TURN_S: Final = 0.1
+_END_S: Final = 1.0
+
+
+class KnownLog:
+    """Use it as a context manager while it is to be looked at.
+
+    Args:
+        place: of the event log.
+        on_watch: is the leader about to end? Then the log is looked at often.
+    """
+
+    def __init__(self, place: str, on_watch: Callable[[], bool]) -> None:
+        self._place = place
+        self._on_watch = on_watch
+        self._lock = threading.Lock()
+        self._log: EventLog | None = None
+        self._stands_by = threading.Event()
+        self._ended = threading.Event()
+        self._tail = ""
+        self._thread = threading.Thread(target=self._keep, name="tidelog-known-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._stands_by.set()
+        self._thread.join(_END_S)
+
+    def stand_by(self, stands_by: bool) -> None:
+        """From now on look at the log now and then, or don't."""
+        if stands_by:
+            self._stands_by.set()
+        else:
+            self._stands_by.clear()
+
+    def log(self) -> EventLog | None:
+        """The log, as it was looked at last; None: there is none yet."""
+        with self._lock:
+            if self._log is None and EventLog.exists(self._place):
+                self._log = EventLog.open(self._place)
+            return self._log
+
+    def newest_epoch(self) -> int:
+        """The newest that a leader has written, as of now; 0: there is no log yet."""
+        chain = self._chain()
+        return 0 if chain is None or chain.tail is None else chain.tail.epoch
+
+    def _chain(self) -> Chain | None:
+        """The log's as of now; it is opened anew if it is another one by now."""
+        log = self.log()
+        try:
+            return None if log is None else log.chain()
+        except StorageError:
+            raise
+        except EventLogError:
+            with self._lock:
+                self._log = None
+            log = self.log()
+            return None if log is None else log.chain()
+
+    def _keep(self) -> None:
+        looked_at, pause_s = -math.inf, LOOK_EVERY_S
+        while not self._ended.is_set():
+            if not self._stands_by.is_set():
+                self._stands_by.wait()
+                self._ended.wait(AFTER_S)
+                continue
+            passed_s = time.monotonic() - looked_at
+            if passed_s >= pause_s or (passed_s >= WATCH_EVERY_S and self._on_watch()):
+                pause_s = LOOK_EVERY_S if self._learn() else LOOK_IDLE_S
+                looked_at = time.monotonic()
+            self._ended.wait(_TURN_S)
+
+    def _learn(self) -> bool:
+        """Does the log grow, or may it?"""
+        try:
+            chain, log = self._chain(), self.log()
+            if chain is None or log is None or chain.tail is None or chain.tail.name == self._tail:
+                return False
+            log.schemas.tables()
+        except TidelogError as error:  # who leads tells what is wrong
+            logger.debug("the event log can't be read while this process stands by: %s", error)
+            return False
+        known, self._tail = self._tail, chain.tail.name
+        return known not in [each.name for each in chain.segments[-MANY - 1 :]]

@@ -1,0 +1,39 @@
+"""What of the state a capture that begins to lead reads: all at once, where each request takes its
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.app.dumps.gaps import PASSED_KEY
+from tidelog.app.sources.kinds import SourceKind
+from tidelog.capture.activity.log import ACTIVITY_KEY
+from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
+from tidelog.capture.catalogue.refused_tables import REFUSED_KEY
+from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
+from tidelog.capture.dumps.refetch import REFETCH_KEY
+from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
+from tidelog.capture.generation import GAP_KEY, GENERATION_KEY
+from tidelog.capture.session import CONSENT_KEY
+from tidelog.capture.steering.guard import GIVEN_UP_KEY
+from tidelog.capture.steering.pauses import LOG_KEY
+from tidelog.config import Config
+from tidelog.eventlog.led_by import STORE_KEY
+from tidelog.ports import StateStore
+from tidelog.state.opening import sparing
+from tidelog.state.read_ahead import ReadAhead
+
+KEYS: Final = (
+    STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
+    GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, GAP_KEY, RELATIONS_KEY,
+)  # fmt: skip
+
+
+def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
+    """``state``, with what is read at a start asked for."""
+    if not sparing(config.state.place):
+        return state
+    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
+    return ReadAhead(state, (*KEYS, *of_source), [DUMP_PREFIX])

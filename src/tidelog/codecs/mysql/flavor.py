@@ -1,7 +1,8 @@
-"""Which of the servers that write a MySQL binlog: their events and their GTIDs differ."""
+"""Which of the servers that write a MySQL binlog, of which version: what they write differs."""
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 
@@ -15,3 +16,12 @@ class Flavor(Enum):
     def of_version(cls, version: str) -> Flavor:
         """The flavour of a server by its version text, e.g. ``10.11.6-MariaDB-log``."""
         return cls.MARIADB if "mariadb" in version.lower() else cls.MYSQL
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """(10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``; also behind the ``5.5.5-`` that
+    MariaDB before 11 puts before its version in the handshake.
+    """
+    text = text.removeprefix("5.5.5-") if "mariadb" in text.lower() else text
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -59,8 +59,6 @@ GEOMETRY: Final = 255
 
 NUMERIC: Final = frozenset({TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, NEWDECIMAL})
 """The types that have a sign."""
-SIGNEDNESS: Final = {Flavor.MYSQL: NUMERIC, Flavor.MARIADB: NUMERIC | {YEAR}}
-"""The types that the table map's SIGNEDNESS has a bit for; MariaDB's YEAR counts as unsigned."""
 CHARACTER: Final = frozenset(
     {VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 )

@@ -79,6 +79,14 @@ class MySqlFamilyServer(MySqlProcess):
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
 
+    def binlog_end(self) -> tuple[str, int]:
+        """The file that the server writes, and how far."""
+        for statement in ("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"):  # the name since 8.2
+            with contextlib.suppress(pymysql.err.ProgrammingError):
+                name, offset = self.execute(statement)[0][:2]
+                return str(name), int(offset)
+        raise TidelogError("the server writes no binlog")
+
     def create_database(self, name: str) -> str:
         """Create a database; its dsn."""
         self.execute(f"CREATE DATABASE {quoted(name)}")

@@ -7,7 +7,6 @@ two sessions' answers are alike whatever the server's defaults.
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
@@ -203,15 +202,6 @@ def quote_text(text: str) -> str:
     """A string literal for sessions with our sql_mode (backslashes escape)."""
     escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0")
     return f"'{escaped}'"
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """(10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``; also behind the ``5.5.5-`` that
-    MariaDB before 11 puts before its version in the handshake.
-    """
-    text = text.removeprefix("5.5.5-") if "mariadb" in text.lower() else text
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _describe(connection: Connection) -> None:

@@ -85,6 +85,7 @@ class BinlogScanner:
         file_number: of the file that the stream begins in.
         offset: in it, where the stream begins: a group boundary.
         as_of: yield the rows of prepared XA groups, as of the group that committed them.
+        server_version: of the server that wrote the file, until a format description tells it.
     """
 
     def __init__(
@@ -96,12 +97,13 @@ class BinlogScanner:
         file_number: int,
         offset: int,
         as_of: AsOf | None = None,
+        server_version: tuple[int, ...] = (),
     ) -> None:
         begin = resume or START
         self._flavor = flavor
         self._begin = begin
         self._as_of = as_of
-        self._state = ScanState(begin, checksum=checksum, file_number=file_number, offset=offset)
+        self._state = ScanState(begin, checksum, file_number, offset, server_version)
         self._tables = ScannedTables()
         self._xa = XaGroups(self._state, begin.position, as_of)
         self._groups = Groups(self._state, begin, self._tables, self._xa)
@@ -326,7 +328,9 @@ class BinlogScanner:
         """Any other event; True if the kernel can take it now."""
         kind = header.type
         if kind == EventType.TABLE_MAP:
-            seen = parse_table_map(body, self._state.event_start, self._flavor)
+            seen = parse_table_map(
+                body, self._state.event_start, self._flavor, self._state.server_version
+            )
             if not self._tables.knows(seen, body):
                 self._tables.add(seen, body)
                 yield seen

@@ -191,7 +191,7 @@ class MySqlLogReader:
         )
         self._number = number
         self._tables.start(self._scanner, schemas)
-        self._xa.start(self._flavor, files)
+        self._xa.start(self._flavor, sql.version, files)
         if self._cascades is not None:
             self._cascades.read()
         if resume is None:

@@ -50,11 +50,12 @@ class XaRows:
         self._connected = connected
         self._events = events
         self._flavor = Flavor.MYSQL
+        self._version: tuple[int, ...] = ()
         self._files: LogFiles | None = None
 
-    def start(self, flavor: Flavor, files: LogFiles) -> None:
+    def start(self, flavor: Flavor, version: tuple[int, ...], files: LogFiles) -> None:
         """A stream begins, of this server and these files."""
-        self._flavor, self._files = flavor, files
+        self._flavor, self._version, self._files = flavor, version, files
         self.prepared.clear()
 
     def take(self, scanner: BinlogScanner, seen: XaSeen, idle_at: int) -> Iterator[LogEvent]:
@@ -94,6 +95,7 @@ class XaRows:
                     file_number=number,
                     offset=offset,
                     as_of=AsOf(seen.begin, seen.commit_ts),
+                    server_version=self._version,
                 )
             yield from self._xa_rows(again, again.feed(events.data, events.offsets))
         if again is None or again.in_transaction:

@@ -5,6 +5,8 @@ Format: MySQL source documentation, ``Table_map_event``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog.codecs.mysql import types as column_types
 from tidelog.codecs.mysql.binlog.events.fields import Fields
 from tidelog.codecs.mysql.binlog.items import TableMapSeen, TableMetadata
@@ -18,9 +20,18 @@ _METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, 242: 1, 140: 
 _METAS |= {15: 2, 253: 2, 141: 2, _BIT: 2, _NEWDECIMAL: 2, _STRING: 2, _ENUM: 2, _SET: 2}
 _BIG_ENDIAN = frozenset({_STRING, _NEWDECIMAL, _ENUM, _SET})
 
+YEAR_WITHOUT_SIGN: Final = (8, 0, 16)
+YEAR_WITH_SIGN: Final = (8, 0, 29)
+"""MySQL before the first has no bit of SIGNEDNESS for a YEAR (seen on 8.0.12 and 8.0.15), from the
+second on it has (https://github.com/osheroff/mysql-binlog-connector-java/issues/108; seen on
+9.7.4). Between them it is not known when that changed.
+"""
 
-def parse_table_map(body: bytes, position: int, flavor: Flavor) -> TableMapSeen:
-    """A Table_map_event's body."""
+
+def parse_table_map(
+    body: bytes, position: int, flavor: Flavor, version: tuple[int, ...]
+) -> TableMapSeen:
+    """A Table_map_event's body. ``version``: of the server that wrote the file."""
     fields = Fields(body)
     table_id = fields.integer(6)
     fields.take(2)
@@ -39,7 +50,7 @@ def parse_table_map(body: bytes, position: int, flavor: Flavor) -> TableMapSeen:
             table_id, database, table, types, none, nullable, TableMetadata(), position, unknown
         )
     metas = _metas(types, packed)
-    metadata = _metadata(types, metas, fields, flavor)
+    metadata = _metadata(types, metas, fields, flavor, version)
     return TableMapSeen(table_id, database, table, types, metas, nullable, metadata, position)
 
 
@@ -61,15 +72,24 @@ def _metas(types: bytes, fields: Fields) -> tuple[int, ...]:
 
 
 def _metadata(
-    types: bytes, metas: tuple[int, ...], fields: Fields, flavor: Flavor
+    types: bytes,
+    metas: tuple[int, ...],
+    fields: Fields,
+    flavor: Flavor,
+    version: tuple[int, ...],
 ) -> TableMetadata:
-    """The optional metadata: type, length and value fields (``binlog_row_metadata``)."""
+    """The optional metadata: type, length and value fields (``binlog_row_metadata``).
+
+    Without names, as if it were MINIMAL, where it is not known which signs are which columns': the
+    catalogue has to say what the table is.
+    """
     real = [
         metas[i] >> 8 if code == _STRING and metas[i] >> 8 in (_ENUM, _SET) else code
         for i, code in enumerate(types)
     ]
     texts = [i for i, code in enumerate(real) if code in column_types.CHARSETS[flavor]]
     labelled = [i for i, code in enumerate(real) if code in (_ENUM, _SET)]
+    signs_known = True
     unsigned = names = visible = None
     collations: dict[int, int] = {}
     labels: dict[int, tuple[bytes, ...]] = {}
@@ -79,8 +99,8 @@ def _metadata(
         kind = fields.integer(1)
         value = Fields(fields.take(fields.packed()))
         if kind == 1:
-            numeric = [i for i, code in enumerate(real) if code in column_types.SIGNEDNESS[flavor]]
-            unsigned = _flags(value.rest(), numeric, len(types))
+            unsigned = _signs(value.rest(), real, _with_sign(flavor, version))
+            signs_known = unsigned is not None
         elif kind in (2, 10):
             collations |= _default_collations(value, texts if kind == 2 else labelled)
         elif kind in (3, 11):
@@ -109,12 +129,44 @@ def _metadata(
     return TableMetadata(
         unsigned=unsigned,
         collations=tuple(collations.get(i) for i in every) if collations else None,
-        names=names,
+        names=names if signs_known else None,
         labels=tuple(labels.get(i) for i in every) if labels else None,
         geometry_types=tuple(geometries.get(i) for i in every) if geometries else None,
         primary_key=key,
         visible=visible,
     )
+
+
+def _with_sign(flavor: Flavor, version: tuple[int, ...]) -> tuple[frozenset[int], ...]:
+    """The types that the table map's SIGNEDNESS has a bit for: two sets if it may be either.
+
+    Args:
+        flavor: which server writes the log. MariaDB's YEAR has a bit, and counts as unsigned.
+        version: of the server that wrote the binlog's file; empty if it is not known.
+    """
+    without_year = column_types.NUMERIC
+    with_year = column_types.NUMERIC | {column_types.YEAR}
+    if flavor is Flavor.MARIADB or version >= YEAR_WITH_SIGN:
+        return (with_year,)
+    if version and version < YEAR_WITHOUT_SIGN:
+        return (without_year,)
+    return without_year, with_year
+
+
+def _signs(
+    bits: bytes, types: list[int], with_sign: tuple[frozenset[int], ...]
+) -> tuple[bool, ...] | None:
+    """Which columns are unsigned; None if that depends on which of the sets is right."""
+    found = set()
+    for signed in with_sign:
+        numeric = [i for i, code in enumerate(types) if code in signed]
+        if len(bits) != (len(numeric) + 7) // 8:
+            continue
+        flags = _flags(bits, numeric, len(types))
+        found.add(tuple(f and c in column_types.NUMERIC for f, c in zip(flags, types, strict=True)))
+    if not found:
+        raise ValueError("signs")
+    return found.pop() if len(found) == 1 else None
 
 
 def _flags(bits: bytes, columns: list[int], count: int) -> tuple[bool, ...]:

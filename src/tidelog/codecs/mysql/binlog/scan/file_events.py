@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.codecs.mysql.binlog.scan.groups import Groups
 from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
-from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 
 
 class FileEvents:
@@ -61,6 +61,7 @@ class FileEvents:
             self._state.close()
         if started:
             self._tables.clear()  # table ids begin anew
+        self._state.server_version = version_numbers(told.server_version)
         state[kernel.CHECKSUM] = told.checksum
         if not header.artificial:
             state[kernel.OFFSET] = state[kernel.EVENT_END]

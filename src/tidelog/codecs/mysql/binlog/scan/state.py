@@ -29,9 +29,17 @@ class ScanState:
     Attributes:
         slots: int64[STATE_SLOTS], as the kernel has it.
         xid: of the XA transaction that the open group prepares.
+        server_version: of the server that wrote the file, e.g. (8, 0, 36); empty: it is not known.
     """
 
-    def __init__(self, begin: Resume, *, checksum: bool, file_number: int, offset: int) -> None:
+    def __init__(
+        self,
+        begin: Resume,
+        checksum: bool,
+        file_number: int,
+        offset: int,
+        server_version: tuple[int, ...],
+    ) -> None:
         slots: Int64s = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
         slots[kernel.FILE] = binlog_position.pack(file_number, 0)
         slots[kernel.OFFSET] = offset
@@ -41,6 +49,7 @@ class ScanState:
         slots[kernel.SOURCE] = -1
         self.slots = slots
         self.xid = b""
+        self.server_version = server_version
 
     @property
     def in_transaction(self) -> bool:

@@ -300,7 +300,16 @@ def test_values_of_other_types_inside_documents_print_as_the_server_prints_them(
             ]
         ):  # fmt: skip
             table.run(f"INSERT INTO t VALUES ({i}, json_array({value}, json_object('k', {value})))")
-        assert_equal_ways(table)
+        schema = table.schema()
+        logged = texts(log_batch(table.logged()), schema)
+        selected = texts(table.selected(schema, 1 << 16), schema)
+        for mine, theirs in zip(logged, selected, strict=True):
+            told, printed = mine["j"], theirs["j"]
+            assert told is not None
+            assert printed is not None
+            # 8.0.12 prints the line ends of long ones as they are, and not as JSON has them.
+            assert told == printed.replace(b"\n", b"\\n")
+            json.loads(told)
 
 
 def test_full_metadata_spells_columns_as_information_schema_does(table: ValueTable) -> None:

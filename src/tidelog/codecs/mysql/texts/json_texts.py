@@ -181,8 +181,8 @@ def _opaque(kind: int, value: bytes) -> bytes:
         return b'"' + _TEMPORALS[kind](struct.unpack("<q", value)[0]).encode() + b'"'
     encoded = base64.b64encode(value)
     lines = [encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE)]
-    # The line ends are printed as they are: nothing escapes them.
-    return b'"base64:type%d:' % kind + b"\n".join(lines) + b'"'
+    # As MySQL 9.7 prints it. 8.0.12 prints the line ends as they are, which is no JSON.
+    return b'"base64:type%d:' % kind + b"\\n".join(lines) + b'"'
 
 
 def _decimal(value: bytes) -> bytes:

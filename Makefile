@@ -27,7 +27,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress samples soak campaign lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ test-versions: venv ## The core of PostgreSQL's tests on each version but 16, wh
 	for version in 14 15 17 18; do \
 		$(PY) -m pytest -n $(WORKERS) --dist worksteal --postgres-version $$version $(CORE) $(ARGS) || exit 1; \
 	done
+
+test-mysql: venv ## MySQL's tests on another server: MYSQLD=<its mysqld>, as tools/debian_mysql.py brings one
+	TIDELOG_MYSQLD=$(MYSQLD) $(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" \
+		-k "not mariadb and not MariaDb" tests/integration/mysql $(ARGS)
 
 test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test` leaves to other tests
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)

@@ -105,7 +105,7 @@ class MySqlBench(Bench):
     def new_binlog(self) -> str:
         """Begin a new binlog file; its name."""
         self.server.execute("FLUSH BINARY LOGS")
-        return str(self.server.execute("SHOW MASTER STATUS")[0][0])
+        return self.server.binlog_end()[0]
 
     def raw_copy(self, file: str) -> tuple[float, float]:
         """Seconds and CPU seconds of mysqlbinlog, copying from ``file`` to the log's end."""

@@ -44,3 +44,10 @@ def make_capture(
 @pytest.fixture
 def capture(make_capture: Callable[..., LogCapture]) -> LogCapture:
     return make_capture()
+
+
+@pytest.fixture
+def unlogged(mysql_family: MySqlFamilyServer) -> None:
+    """The server does not log what foreign keys do."""
+    if mysql_family.flavour == "mysql" and mysql_family.version >= (9, 6):
+        pytest.skip("MySQL logs what foreign keys do since 9.6")

@@ -96,6 +96,7 @@ def test_servers_that_log_what_foreign_keys_do_need_no_watch(
     assert bool(found) == silent
 
 
+@pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
 def test_tables_below_are_told_of_when_a_parents_rows_go_or_change_their_keys(
     image: str, make_capture: Make, sql: Sql, mysql_family_database: str
@@ -129,6 +130,7 @@ def test_tables_below_are_told_of_when_a_parents_rows_go_or_change_their_keys(
     assert after("REPLACE INTO parent VALUES (3, 'c', 9)")[0] == ["grandchild"]
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_what_a_key_did_that_is_gone_by_now_is_told_of_at_its_end(
     make_capture: Make, sql: Sql
 ) -> None:
@@ -150,6 +152,7 @@ def test_what_a_key_did_that_is_gone_by_now_is_told_of_at_its_end(
     assert told(late) == ["child"]
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_a_key_that_is_made_later_is_heeded(capture: LogCapture, sql: Sql) -> None:
     run(
         sql,
@@ -169,6 +172,7 @@ def test_a_key_that_is_made_later_is_heeded(capture: LogCapture, sql: Sql) -> No
     assert told(capture) == ["child"]
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_xa_transactions_count_once_they_commit(capture: LogCapture, sql: Sql) -> None:
     run(sql, *TABLES)
     capture.start()
@@ -181,6 +185,7 @@ def test_xa_transactions_count_once_they_commit(capture: LogCapture, sql: Sql) -
     assert told(capture) == ["child", "grandchild"]
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_keys_are_seen_by_an_account_that_may_only_select(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Sql
 ) -> None:
@@ -204,6 +209,7 @@ def test_keys_are_seen_by_an_account_that_may_only_select(
     }
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_a_table_in_between_that_the_account_cannot_see_is_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Sql
 ) -> None:
@@ -355,6 +361,7 @@ def test_copies_below_are_right_after_a_crash(source: Source, point: str) -> Non
     assert capture.stop() in (0, -signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:
     source.configure()
     capture = source.start()
@@ -368,6 +375,7 @@ def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:
     assert [f for f in app.check(source.config) if f["level"] == "error"] == []
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_a_key_that_is_made_while_capture_runs_is_refused(source: Source) -> None:
     """And what it did before capture noticed is mended once it is gone."""
     source.do("DROP TABLE grandchild", "DROP TABLE child")

@@ -106,6 +106,7 @@ def test_versions_are_of_the_tables_that_are_listed(
     assert {table.name for table in before if before[table] != after[table]} == {"t"}
 
 
+@pytest.mark.usefixtures("unlogged")
 def test_children_whose_rows_change_unseen_are_listed(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, catalogue: MySqlCatalogue
 ) -> None:

@@ -188,7 +188,7 @@ def test_reset_master_is_noticed(
         number = resume.acknowledge >> 39
         while len(server.execute("SHOW BINARY LOGS")) < number:
             server.execute("FLUSH BINARY LOGS")
-        while server.execute("SHOW MASTER STATUS")[0][1] <= resume.acknowledge & (1 << 39) - 1:
+        while server.binlog_end()[1] <= resume.acknowledge & (1 << 39) - 1:
             server.execute("INSERT INTO d.t (b) VALUES ('again')")
     with pytest.raises(SourceChangedError, match="RESET MASTER"):
         capture.start(resume)
@@ -354,7 +354,14 @@ def test_every_authentication_plugin_lets_the_log_be_read(
     rights = ["SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"]
     if server.flavour == "mariadb":
         rights[-1] = "BINLOG MONITOR"
+    there = {
+        name for name, *_ in server.execute("SELECT PLUGIN_NAME FROM information_schema.PLUGINS")
+    }
     for i, plugin in enumerate(PLUGINS[server.flavour]):
+        if (
+            server.flavour == "mysql" and plugin not in there
+        ):  # MySQL 9 has no mysql_native_password
+            continue
         url = server.create_user(f"u{i}", PASSWORD, plugin=plugin, privileges=rights)
         for mode in ("required", "disabled"):
             capture = LogCapture(server, ("d.*",), url=f"{url}?ssl-mode={mode}")

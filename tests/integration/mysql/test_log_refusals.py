@@ -198,7 +198,7 @@ def test_binlog_that_ends_within_an_event_is_a_gap() -> None:
         capture.catch_up()
         capture.reader.close()
         server.execute("INSERT INTO d.t VALUES (2)")
-        ((name, *_),) = server.execute("SHOW MASTER STATUS")
+        name, _ = server.binlog_end()
         server.kill()
         path = server.data_dir / name
         with path.open("r+b") as file:

@@ -117,8 +117,8 @@ class MySqlOracle:
         raise AssertionError("the server does not come back")
 
     def _end(self) -> int:
-        name, offset = self.server.execute("SHOW MASTER STATUS")[0][:2]
-        return pack(file_number(name)[1], int(offset))
+        name, offset = self.server.binlog_end()
+        return pack(file_number(name)[1], offset)
 
     def last_write(self, rng: random.Random) -> int:
         mark = self._end()

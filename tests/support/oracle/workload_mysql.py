@@ -169,7 +169,7 @@ _NUMBERS = {name: number for number, name in enumerate(TABLES)}
 def create(server: MySqlFamilyServer, seed: int) -> tuple[str, int]:
     """Create the tables and fill them; the place in the binlog from where the truth is read."""
     rng = random.Random(seed)
-    name, offset = server.execute("SHOW MASTER STATUS")[0][:2]
+    name, offset = server.binlog_end()
     with server.connect() as connection:
         for statement in SETUP.split(";\n"):
             if statement.strip():

@@ -16,6 +16,7 @@ import pymysql
 
 from tidelog.demo.servers import mysql_binaries
 from tidelog.demo.servers.mysql_process import MySqlProcess
+from tidelog.demo.servers.mysql_settings import following, leaving, version_of
 from tidelog.demo.servers.unprivileged import unprivileged_account
 from tidelog.errors import TidelogError, UsageError
 
@@ -78,6 +79,11 @@ class MySqlFamilyServer(MySqlProcess):
         with self.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """E.g. (8, 0, 12)."""
+        return version_of(self.installation)
 
     def binlog_end(self) -> tuple[str, int]:
         """The file that the server writes, and how far."""
@@ -151,6 +157,11 @@ class MySqlFamilyServer(MySqlProcess):
         """MySQL: the executed GTID set. MariaDB: the position of the binlog's end."""
         raise NotImplementedError
 
+    def follow_no_more(self) -> None:
+        """It is a replica no longer."""
+        for statement in leaving(self.installation):
+            self.execute(statement)
+
     def wait_for(self, position: str, timeout_s: float = 30) -> None:
         """Return once the server (a replica) has everything up to a `gtid_position`."""
         raise NotImplementedError
@@ -164,7 +175,7 @@ class MySqlFamilyServer(MySqlProcess):
 
 
 class MySqlServer(MySqlFamilyServer):
-    """MySQL "8.0" (8.0.12) or "8.0.15".
+    """MySQL "8.0" (8.0.12, or what ``TIDELOG_MYSQLD`` names) or "8.0.15".
 
     The packages hold no plugin files (no semi-sync) and no client programs: `program` gives
     MariaDB's from the machine, which speak to MySQL too.
@@ -192,12 +203,9 @@ class MySqlServer(MySqlFamilyServer):
         return f"IDENTIFIED {f'WITH {plugin} ' if plugin else ''}BY %s"
 
     def _follow(self, primary: MySqlProcess) -> None:
-        self.execute(
-            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %s, MASTER_USER = 'root', "
-            "MASTER_AUTO_POSITION = 1, MASTER_CONNECT_RETRY = 1, GET_MASTER_PUBLIC_KEY = 1",
-            arguments=(primary.port,),
-        )
-        self.execute("START SLAVE")
+        change, start = following(self.installation)
+        self.execute(change, arguments=(primary.port,))
+        self.execute(start)
 
     def gtid_position(self) -> str:
         return str(self.execute("SELECT @@GLOBAL.gtid_executed")[0][0]).replace("\n", "")

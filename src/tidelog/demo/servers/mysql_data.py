@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 from tidelog.demo.servers.mysql_binaries import Installation
+from tidelog.demo.servers.mysql_settings import settings_of
 from tidelog.demo.servers.unprivileged import identity, reachable_directory, traversable
 from tidelog.errors import TidelogError, UsageError
 
@@ -88,12 +89,13 @@ def _initialise_mysql(
         f"--basedir={found.base}",
         f"--datadir={data}",
         f"--init-file={accounts}",
-        f"--innodb-log-file-size={_REDO_LOG_SIZE}",
         "--innodb-use-native-aio=OFF",
         "--skip-log-bin",
         "--auto-generate-certs=OFF",
         "--character-set-server=utf8mb4",
     ]
+    settings = settings_of(found, {"innodb_log_file_size": _REDO_LOG_SIZE})
+    command += [f"--{name}={value}" for name, value in settings.items()]
     _run(found, account, command, work)
 
 

@@ -16,6 +16,7 @@ import pymysql
 from tidelog.demo.servers import mysql_binaries, mysql_data
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.demo.servers.embedded import EmbeddedServer
+from tidelog.demo.servers.mysql_settings import settings_of
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 
@@ -165,7 +166,7 @@ class MySqlProcess(EmbeddedServer):
             settings.setdefault("plugin_dir", found.plugins)
         command = [str(found.server), "--no-defaults", f"--basedir={found.base}"]
         command.append(f"--datadir={self.data_dir}")
-        for name, value in settings.items():
+        for name, value in settings_of(found, settings).items():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if item is not None:
                     command.append(f"--{name}={_setting_text(item)}")

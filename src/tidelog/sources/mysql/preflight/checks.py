@@ -22,7 +22,7 @@ from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
 
 OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
-TESTED = {Flavor.MYSQL: ((8, 0),), Flavor.MARIADB: ((10, 11), (11, 4))}
+TESTED = {Flavor.MYSQL: ((8, 0), (9, 7)), Flavor.MARIADB: ((10, 11), (11, 4))}
 CLOCK_SKEW_LIMIT_S = 5.0
 SETTINGS = {"lock_wait_timeout": "2"}
 

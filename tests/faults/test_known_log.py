@@ -66,11 +66,14 @@ def test_who_knows_the_log_takes_over_by_few_requests(place: str, network: Fault
     writer = begun(place, SEGMENTS)
     known = KnownLog(place, lambda: False)
     assert known.newest_epoch() == 1
+    learned = known.log()
+    assert learned is not None
+    learned.chain()
     appended(writer, 2)
     before = len(network.asked)
     assert known.newest_epoch() == 1
-    log = known.log()
-    assert log is not None
+    log = known.current()
+    assert log is learned
     leader = EventLogWriter(log.storage, SOURCE, 2, schemas=log.schemas, chain=log.chain_reader())
     assert leader.resume is not None
     assert leader.resume.position == 10 * (SEGMENTS + 2)
@@ -116,6 +119,30 @@ def test_a_leader_that_knew_the_log_before_it_was_rolled_up_appends_behind_its_e
     found = EventLog.open(tmp_path)
     assert found.tail == leader.tail
     assert sum(meta.rows for meta in found.chain().segments) == 41
+
+
+def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: Path) -> None:
+    """As after a restore, or where a host lost what it had not synchronised."""
+    writer = begun(tmp_path, 10)
+    known = KnownLog(str(tmp_path), lambda: False)
+    log = known.log()
+    assert log is not None
+    lost = [meta.name for meta in log.chain().segments[-3:]]
+    assert writer.tail is not None
+    for name in lost:
+        (tmp_path / name).unlink()
+    stale = log.chain_reader()
+    there = stale.tail()
+    assert there is not None
+    assert there.name not in lost
+    current = known.current()
+    assert current is not None
+    assert current is not log, "its schemas may be others as well"
+    leader = EventLogWriter(current.storage, SOURCE, 2, chain=current.chain_reader())
+    appended(leader, 1)
+    found = EventLog.open(tmp_path)
+    assert found.tail == leader.tail
+    assert sum(meta.rows for meta in found.chain().segments) == 8
 
 
 def test_a_log_that_was_made_anew_is_opened_anew(tmp_path: Path) -> None:

@@ -55,8 +55,16 @@ def test_directories(tmp_path: Path) -> None:
     assert message.endswith("taken is not a directory: choose another path")
 
 
-def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path) -> None:
-    assert found(tmp_path, "{kind: files, name: o, path: 's3a://bucket/files'}") == []
+@pytest.mark.parametrize("path", ["s3a://bucket/files", "file:///srv/files"])
+def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, path: str) -> None:
+    assert found(tmp_path, f"{{kind: files, name: o, path: '{path}'}}") == []
+
+
+def test_a_directory_that_cannot_be_looked_at_hides_no_other_finding(tmp_path: Path) -> None:
+    long = "d" * 300  # no file system has such a name; as one that may not be searched
+    level, message = told(tmp_path, f"{{kind: delta, name: o, path: '{long}'}}")
+    assert level == "warning"
+    assert "can't be looked at" in message
 
 
 def test_servers_that_answer(

@@ -51,7 +51,8 @@ def test_command_is_understood(
         def __getattr__(self, name: str) -> Any:
             if name == "store_key_file":
                 return lambda *_a: {"key_set": "given-1", "key_columns": ("id",)}
-            return lambda *_a, **_k: {"status": "completed", "delivered": True, "equal": True}
+            answer = {"dump_id": "d", "status": "completed", "delivered": True, "equal": True}
+            return lambda *_a, **_k: answer
 
     class Loaded(str):
         pipeline = types.SimpleNamespace(name="pipeline")

@@ -186,6 +186,8 @@ def _check_outputs(config: Config) -> Iterator[dict[str, Any]]:
             found["level"], told = "warning", " ".join(str(error).split())
         except ModuleNotFoundError:
             continue  # told with Spark, by the command that mends it
+        except Exception as error:  # noqa: BLE001 - of a kind from elsewhere: the rest is told
+            found["level"], told = "warning", f"can't be looked at ({type(error).__name__})"
         if told is not None:
             yield found | {"message": told}
 

@@ -147,15 +147,39 @@ class ChainReader:
                 continue  # rolled up since: then a newer one exists
         raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
 
-    def tail(self) -> SegmentMeta | None:
-        """As `newest`; where the chain is known, what follows it is enough: nothing is listed."""
+    @property
+    def is_known(self) -> bool:
+        """Was the chain walked?"""
         with self._lock:
-            if self._chain is not None and self._chain.segments:
+            return self._chain is not None
+
+    def stands(self) -> bool:
+        """Is the newest segment that is known there as it was? It is not where somebody restored an
+        older state of the storage, or a host lost what it had not synchronised.
+        """
+        with self._lock:
+            return self._chain is None or self._stands(self._chain)
+
+    def _stands(self, chain: Chain) -> bool:
+        if chain.tail is None:
+            return True
+        name = chain.tail.name
+        known, tag = self._cache.get(name), self.storage.tag(name)
+        return tag is not None and known is not None and known[0] == tag
+
+    def tail(self) -> SegmentMeta | None:
+        """As `newest`; where the chain is known, and its end is still there, what follows that is
+        enough: nothing is listed.
+        """
+        with self._lock:
+            chain = self._chain
+            if chain is not None and chain.segments and self._stands(chain):
                 self._check_generation()
-                chain = self._followed(self._chain)
+                chain = self._followed(chain)
                 if chain is not None:
                     self._chain = chain
                     return chain.tail
+            self._chain = None
         return self.newest()
 
     def refresh(self) -> Chain:

@@ -103,6 +103,15 @@ class EventLog:
         """`tail`, without walking the chain."""
         return self._reader.newest()
 
+    @property
+    def is_known(self) -> bool:
+        """Was the chain walked? Then `chain` costs little."""
+        return self._reader.is_known
+
+    def stands(self) -> bool:
+        """Is the newest segment that is known there as it was?"""
+        return self._reader.stands()
+
     def chain_reader(self) -> ChainReader:
         """For who reads or writes the chain beside this: it knows what this does."""
         return self._reader.another()

@@ -71,7 +71,7 @@ def test_it_says_what_it_lacks(shop: Shop, tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"control\.rest is missing"):
         serve(file)
-    with pytest.raises(UsageError, match="is taken, by a capture perhaps"):
+    with pytest.raises(UsageError, match="is taken, perhaps by a capture"):
         serve(shop.file)
 
 

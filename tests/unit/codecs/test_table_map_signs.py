@@ -31,7 +31,7 @@ def test_signs_behind_a_year_are_those_of_their_columns(
     assert metadata.names == NAMES
 
 
-@pytest.mark.parametrize("version", [(8, 0, 20), ()])
+@pytest.mark.parametrize("version", [(8, 0, 20), (8, 0), ()])
 def test_where_the_version_does_not_tell_the_catalogue_has_to(version: tuple[int, ...]) -> None:
     """Without names, as with MINIMAL metadata."""
     for body in (OF_8_0_12, OF_9_7_4):

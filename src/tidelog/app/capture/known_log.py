@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from tidelog.errors import EventLogError, StorageError, TidelogError
-from tidelog.eventlog.chain import Chain
 from tidelog.eventlog.reader import EventLog
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 LOOK_EVERY_S: Final = 5.0
 LOOK_IDLE_S: Final = 120.0
 """Between two looks: at a log that grows, and at one that hardly does, where a look is three
@@ -80,23 +80,37 @@ class KnownLog:
                 self._log = EventLog.open(self._place)
             return self._log
 
+    def current(self) -> EventLog | None:
+        """`log`, for who begins to lead: opened anew if its end is not what is known of it, as
+        after a restore. Then its schemas may be others, too.
+        """
+        log = self.log()
+        if log is not None and not log.stands():
+            self._forget()
+            log = self.log()
+        return log
+
     def newest_epoch(self) -> int:
         """The newest that a leader has written, as of now; 0: there is no log yet."""
-        chain = self._chain()
-        return 0 if chain is None or chain.tail is None else chain.tail.epoch
+        # Between a lease and its first renewal is no time to walk a long chain.
+        tail = self._asked(lambda log: log.chain().tail if log.is_known else log.newest())
+        return 0 if tail is None else tail.epoch
 
-    def _chain(self) -> Chain | None:
-        """The log's as of now; it is opened anew if it is another one by now."""
+    def _asked(self, ask: Callable[[EventLog], _T | None]) -> _T | None:
+        """What the log says; it is opened anew if it is another one by now."""
         log = self.log()
         try:
-            return None if log is None else log.chain()
+            return None if log is None else ask(log)
         except StorageError:
             raise
         except EventLogError:
-            with self._lock:
-                self._log = None
+            self._forget()
             log = self.log()
-            return None if log is None else log.chain()
+            return None if log is None else ask(log)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._log = None
 
     def _keep(self) -> None:
         looked_at, pause_s = -math.inf, LOOK_EVERY_S
@@ -114,7 +128,7 @@ class KnownLog:
     def _learn(self) -> bool:
         """Does the log grow, or may it?"""
         try:
-            chain, log = self._chain(), self.log()
+            chain, log = self._asked(lambda log: log.chain()), self.log()
             if chain is None or log is None or chain.tail is None or chain.tail.name == self._tail:
                 return False
             log.schemas.tables()

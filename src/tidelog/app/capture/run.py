@@ -168,7 +168,7 @@ class Capture:
         state = LeasedState(read_ahead(measured, config, kind), keeper.check)
         patient = PatientState(state, keeper.check)
         path = log_place(config)
-        log = known.log()
+        log = known.current()
         registry = SchemaStore(path) if log is None else log.schemas
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
 from tidelog.errors import OutputError, OutputRefusedError
 
 ANSWER_S = 5.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def directory_ready(path: str) -> str | None:
     """What is found in the directory for files; None for a URL, which only Spark's file systems can
     reach. Raises OutputRefusedError.
     """
-    if "://" in path:
+    if _URL.match(path):
         return None
-    place = Path(path)
-    if place.exists() and not place.is_dir():
-        raise OutputRefusedError(f"{path} is not a directory: choose another path")
-    there = place
-    while not there.exists():
-        there = there.parent
+    place = there = Path(path)
+    try:
+        if place.exists() and not place.is_dir():
+            raise OutputRefusedError(f"{path} is not a directory: choose another path")
+        while not there.exists():
+            there = there.parent
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise OutputRefusedError(f"{path} can't be looked at: {why}") from None
     if not os.access(there, os.W_OK | os.X_OK):
         raise OutputRefusedError(f"{there} can't be written: choose another path, or its rights")
     return f"{path} can be written" if place.exists() else f"{path} will be created"

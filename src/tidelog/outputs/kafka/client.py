@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,17 +24,20 @@ class _Seldom(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._told: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now, line = time.monotonic(), _NUMBERS.sub("", record.getMessage())
-        if now - self._told.get(line, float("-inf")) < SELDOM_S:
-            return False
-        self._told = {each: at for each, at in self._told.items() if now - at < SELDOM_S}
-        self._told[line] = now
+        now, line = time.monotonic(), _COUNTS.sub("", record.getMessage())
+        with self._lock:
+            if now - self._told.get(line, float("-inf")) < SELDOM_S:
+                return False
+            self._told = {each: at for each, at in self._told.items() if now - at < SELDOM_S}
+            self._told[line] = now
         return True
 
 
-_NUMBERS = re.compile(r"\d+( identical)?")
+_COUNTS = re.compile(r"#\w+-\d+|\(after \d+ms.*")
+"""Of a client, and since when and how often: what differs between two lines of one event."""
 
 # librdkafka writes its own log there: brokers and states, never messages or passwords.
 librdkafka_log = logging.getLogger("tidelog.librdkafka")

@@ -375,6 +375,6 @@ def _reason(error: Exception) -> str:
             cause = cause.getCause()
     reason = system_error(error)
     what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-    if condition and _GONE.search(condition):
-        reason = _LOST_FILE
+    if not reason and condition and _GONE.search(condition):
+        reason = _LOST_FILE  # Java says the same of files that can't be opened: told before
     return f"{reason}: {what}" if reason else what

@@ -159,7 +159,9 @@ class _Book:
         known = {} if found is None else found.outputs
         self._stopped: dict[str, Stopped] = {}
         delivered = {} if found is None else found.delivered
-        self._delivered = {output: delivered.get(output, Delivered()) for output in outputs}
+        self._delivered = {
+            output: replace(delivered.get(output, Delivered()), begun_ms=None) for output in outputs
+        }
         before = {} if found is None else {**found.former, **found.destinations}
         self._former = {output: each for output, each in before.items() if output not in outputs}
         self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
@@ -192,9 +194,12 @@ class _Book:
                 self._register()
 
     def takes_long(self, output: str, begun_ms: int, records: int) -> None:
-        """A batch is under way, as those who look may want to know by now."""
+        """A batch is under way, as those who look may want to know by now; 0: it has ended."""
         with self._lock:
             before = self._delivered[output]
+            if not begun_ms:
+                self._delivered[output] = replace(before, begun_ms=None)
+                return  # noted with what comes next
             failed_ms = 0 if before.failure is None else before.failure.since_ms
             if max(before.committed_ms or 0, failed_ms) >= begun_ms:
                 return  # it has ended meanwhile

@@ -62,6 +62,7 @@ class StreamOptions:
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
     on_long_batch: Callable[[str, int, int], None] = lambda _output, _begun_ms, _records: None
+    """Told of a batch that takes long: when it began, and its records; 0 when it has ended."""
 
 
 class OutputStream:
@@ -259,6 +260,7 @@ class _Loop:
         self._is_paused = options.is_paused
         self._on_long_batch = options.on_long_batch
         self._under_way: _UnderWay | None = None
+        self._is_told = False
         self._idle = threading.Event()
         self._idle.set()
 
@@ -281,6 +283,9 @@ class _Loop:
             raise
         finally:
             self._under_way = None
+            if self._is_told:
+                self._is_told = False
+                self._on_long_batch(self._output.name, 0, 0)
             self._idle.set()
 
     def tell_if_long(self) -> None:
@@ -288,7 +293,7 @@ class _Loop:
         found = self._under_way
         if found is None or time.monotonic() - found.begun < LONG_S:
             return
-        self._under_way = None
+        self._under_way, self._is_told = None, True
         self._on_long_batch(self._output.name, found.begun_ms, found.records)
 
     def _wait_while_paused(self) -> None:

@@ -65,9 +65,9 @@ _PATCHES: dict[str, dict[bytes, str]] = {
 def decode(charset: str, text: bytes) -> str:
     """The text; raises LookupError if the character set is none of these."""
     if charset == "ucs2":  # which has no pairs
-        units = np.frombuffer(text, ">u2").copy()
+        units = np.frombuffer(text[: len(text) // 2 * 2], ">u2").copy()
         units[(units >= 0xD800) & (units < 0xE000)] = ord("?")
-        text = units.tobytes()
+        text = units.tobytes() + text[len(units) * 2 :]
     if charset in WIDE:
         return text.decode(_WIDE_CODECS[charset], _QUESTION_MARK)
     codec = _CODECS[charset]

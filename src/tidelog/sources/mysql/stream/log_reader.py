@@ -26,7 +26,7 @@ from tidelog.codecs.mysql.binlog.items import (
 )
 from tidelog.codecs.mysql.binlog.position import file_number, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -191,7 +191,7 @@ class MySqlLogReader:
         )
         self._number = number
         self._tables.start(self._scanner, schemas)
-        self._xa.start(self._flavor, sql.version, files)
+        self._xa.start(self._flavor, files)
         if self._cascades is not None:
             self._cascades.read()
         if resume is None:
@@ -333,9 +333,11 @@ class MySqlLogReader:
                 yield from self._cascades.rows(item)
             elif isinstance(item, RolledBackSeen):
                 yield from self._statements.rolled_back(item)
-            elif isinstance(item, FormatSeen) and item.server_start:
-                self._metadata_tables.clear()
-                self._temporary.server_started(scanner.position)
+            elif isinstance(item, FormatSeen):
+                self._xa.version = version_numbers(item.server_version)
+                if item.server_start:
+                    self._metadata_tables.clear()
+                    self._temporary.server_started(scanner.position)
 
     # ------------------------------------------------------------------ connections
 

@@ -33,11 +33,13 @@ class XaEvents:
     """A group's events back to back.
 
     ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``checksum``: do they end in one?
+    ``version``: of the server that wrote them.
     """
 
     data: UInt8s
     offsets: Int64s
     checksum: bool
+    version: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,17 @@ class PreparedGroups:
             self._begins = np.flatnonzero(np.isin(types, GROUP_BEGINS))
             self._ends = iter((np.flatnonzero(types == EventType.XA_PREPARE) + 1).tolist())
 
-    def take(self, seen: XaSeen, *, checksum: bool) -> Group | None:
+    def take(self, seen: XaSeen, version: tuple[int, ...], *, checksum: bool) -> Group | None:
         """Note a group that was prepared; the group that a decision is about, if it is known.
 
-        ``checksum``: do the stream's events end in one now?
+        ``version``: of the server that wrote the stream's file. ``checksum``: do its events end in
+        one now?
         """
         if seen.state is XaState.ONE_PHASE:
-            return Group(seen.begin, seen.end, self._events(seen, checksum))
+            return Group(seen.begin, seen.end, self._events(seen, version, checksum))
         if seen.state is XaState.PREPARED:
             self._drop(seen.xid)
-            events = self._events(seen, checksum)
+            events = self._events(seen, version, checksum)
             if events is not None and self._kept + len(events.data) > MOST_OF_ALL:
                 events = None
             if events is not None:
@@ -97,7 +100,7 @@ class PreparedGroups:
             self._kept -= len(group.events.data)
         return group
 
-    def _events(self, seen: XaSeen, checksum: bool) -> XaEvents | None:
+    def _events(self, seen: XaSeen, version: tuple[int, ...], checksum: bool) -> XaEvents | None:
         """A copy of the group's events; None if it is large or not all of it came at once."""
         for last in self._ends:
             if self._log_pos(last - 1) == seen.end & 0xFFFF_FFFF:
@@ -116,7 +119,8 @@ class PreparedGroups:
         whole = self._log_pos(first) == (seen.begin + length) & 0xFFFF_FFFF
         if not whole or end - begin > MOST_OF_GROUP:
             return None
-        return XaEvents(data[begin:end].copy(), offsets[first : last + 1] - begin, checksum)
+        copied = data[begin:end].copy()
+        return XaEvents(copied, offsets[first : last + 1] - begin, checksum, version)
 
     def _log_pos(self, index: int) -> int:
         """Where an event ends in its file, the low 32 bits."""

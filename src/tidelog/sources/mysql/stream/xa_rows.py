@@ -37,6 +37,7 @@ class XaRows:
 
     Attributes:
         prepared: the groups that are not decided.
+        version: of the server that wrote the file that the stream is in.
     """
 
     def __init__(
@@ -46,16 +47,16 @@ class XaRows:
         events: Callable[[BinlogScanner, Iterator[Scanned]], Iterator[LogEvent]],
     ) -> None:
         self.prepared = PreparedGroups()
+        self.version: tuple[int, ...] = ()
         self._url = url
         self._connected = connected
         self._events = events
         self._flavor = Flavor.MYSQL
-        self._version: tuple[int, ...] = ()
         self._files: LogFiles | None = None
 
-    def start(self, flavor: Flavor, version: tuple[int, ...], files: LogFiles) -> None:
+    def start(self, flavor: Flavor, files: LogFiles) -> None:
         """A stream begins, of this server and these files."""
-        self._flavor, self._version, self._files = flavor, version, files
+        self._flavor, self._files = flavor, files
         self.prepared.clear()
 
     def take(self, scanner: BinlogScanner, seen: XaSeen, idle_at: int) -> Iterator[LogEvent]:
@@ -63,7 +64,7 @@ class XaRows:
 
         ``idle_at``: the furthest that was acknowledged, or may have been.
         """
-        group = self.prepared.take(seen, checksum=scanner.checksum)
+        group = self.prepared.take(seen, self.version, checksum=scanner.checksum)
         if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:
             return
         known = group is not None
@@ -95,7 +96,8 @@ class XaRows:
                     file_number=number,
                     offset=offset,
                     as_of=AsOf(seen.begin, seen.commit_ts),
-                    server_version=self._version,
+                    # Events that are read again begin with what the file says of itself.
+                    server_version=events.version if isinstance(events, XaEvents) else (),
                 )
             yield from self._xa_rows(again, again.feed(events.data, events.offsets))
         if again is None or again.in_transaction:

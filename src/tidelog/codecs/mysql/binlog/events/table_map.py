@@ -148,7 +148,7 @@ def _with_sign(flavor: Flavor, version: tuple[int, ...]) -> tuple[frozenset[int]
     with_year = column_types.NUMERIC | {column_types.YEAR}
     if flavor is Flavor.MARIADB or version >= YEAR_WITH_SIGN:
         return (with_year,)
-    if version and version < YEAR_WITHOUT_SIGN:
+    if len(version) >= len(YEAR_WITHOUT_SIGN) and version < YEAR_WITHOUT_SIGN:
         return (without_year,)
     return without_year, with_year
 

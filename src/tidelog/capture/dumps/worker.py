@@ -45,9 +45,11 @@ OVERDUE_S = 10.0
 
 FIRST_READ_S = 2.0
 """The first chunk is read alone for no longer than this."""
-HELD_S = 5.0
-"""How long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
-DDL of the table waits for the transaction, and whatever comes after waits for the DDL.
+HELD_S, MOST_TIMES = 5.0, 5
+"""So long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
+DDL of the table waits for the transaction, and whatever comes after waits for the DDL. With each
+time that the chunk is read again it is as much longer, up to so many times: where every append is
+slow, a dump must come on.
 """
 
 
@@ -139,7 +141,7 @@ class ChunkReading:
                 rows = reader.read(request)
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
-                until = time.monotonic() + HELD_S
+                until = time.monotonic() + HELD_S * (1 + min(task.tries, MOST_TIMES))
                 with acquired(self._lock, until):
                     if not self._is_open(window, task):  # void meanwhile: it is read again
                         return

@@ -183,7 +183,7 @@ def test_reset_master_is_noticed(
     resume = capture.resumes[-1]
     capture.reader.close()
     time.sleep(1.1)  # files are told apart by the second in which they were made
-    server.execute("RESET MASTER")
+    server.reset_binlog()
     if grown:
         number = resume.acknowledge >> 39
         while len(server.execute("SHOW BINARY LOGS")) < number:
@@ -206,7 +206,7 @@ def test_reset_master_is_noticed_while_the_log_is_read(
     capture.catch_up()
     poll_often(capture)  # nothing is amiss
     time.sleep(1.1)  # files are told apart by the second in which they were made
-    server.execute("RESET MASTER")
+    server.reset_binlog()
     while grown and capture.end <= capture.resumes[-1].acknowledge:
         server.execute("INSERT INTO d.t (b) VALUES ('again')")
     with pytest.raises((ConnectionLostError, SourceError)):

@@ -93,6 +93,11 @@ class MySqlFamilyServer(MySqlProcess):
                 return str(name), int(offset)
         raise TidelogError("the server writes no binlog")
 
+    def reset_binlog(self) -> None:
+        """Begin the binlog anew, and GTIDs with it."""
+        renamed = self.flavour == "mysql" and self.version >= (8, 2)
+        self.execute("RESET BINARY LOGS AND GTIDS" if renamed else "RESET MASTER")
+
     def create_database(self, name: str) -> str:
         """Create a database; its dsn."""
         self.execute(f"CREATE DATABASE {quoted(name)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -11,14 +10,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_network import FaultyNetwork
+from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.app.capture.known_log import WATCH_EVERY_S, KnownLog
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.writer import EventLogWriter
 
 pytestmark = pytest.mark.integration
@@ -34,10 +32,7 @@ def place(s3: S3Server) -> str:
 
 @pytest.fixture
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
-    monkeypatch.setenv(OPTIONS_VARIABLE, os.environ[OPTIONS_VARIABLE])
-    with FaultyNetwork(s3.port) as network:
-        endpoint = f"http://127.0.0.1:{network.port}"
-        provide_options(place, s3.options | {"endpoint": endpoint})
+    with on_the_way(s3, place, monkeypatch) as network:
         yield network
 
 

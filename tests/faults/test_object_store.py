@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 from tests.faults.appender import start, told, wait_frozen
-from tests.support.faulty_network import FaultyNetwork
+from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
@@ -36,10 +36,7 @@ def place(s3: S3Server) -> str:
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server from now on; a client tries again once."""
     monkeypatch.setitem(objects._RETRY, "max_retries", 1)
-    monkeypatch.setenv(OPTIONS_VARIABLE, os.environ[OPTIONS_VARIABLE])
-    with FaultyNetwork(s3.port) as network:
-        endpoint = f"http://127.0.0.1:{network.port}"
-        provide_options(place, s3.options | {"endpoint": endpoint})
+    with on_the_way(s3, place, monkeypatch) as network:
         yield network
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from itertools import count
 
 import psycopg
 import pytest
-from tests.support.faulty_network import FaultyNetwork
+from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -19,7 +18,6 @@ from tidelog.capture.leadership import LeaseKeeper
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.eventlog.storage import objects
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 from tidelog.state.opening import open_election, open_state
 
 pytestmark = pytest.mark.integration
@@ -38,10 +36,7 @@ def place(s3: S3Server) -> str:
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server; a client tries again once."""
     monkeypatch.setitem(objects._RETRY, "max_retries", 1)
-    monkeypatch.setenv(OPTIONS_VARIABLE, os.environ[OPTIONS_VARIABLE])
-    with FaultyNetwork(s3.port, one_at_a_time=True) as network:
-        endpoint = f"http://127.0.0.1:{network.port}"
-        provide_options(place, s3.options | {"endpoint": endpoint})
+    with on_the_way(s3, place, monkeypatch, one_at_a_time=True) as network:
         yield network
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
+from collections.abc import Iterator
 
+import pytest
 from tests.support.proxy import Proxy
+from tests.support.s3 import S3Server
+
+from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -103,3 +109,15 @@ def _message(source: socket.socket, *, to_head: bool = False) -> bytes:
             break
         data += part
     return data
+
+
+@contextlib.contextmanager
+def on_the_way(
+    s3: S3Server, place: str, patch: pytest.MonkeyPatch, *, one_at_a_time: bool = False
+) -> Iterator[FaultyNetwork]:
+    """The way from clients of ``place`` to the server from now on."""
+    patch.setenv(OPTIONS_VARIABLE, os.environ[OPTIONS_VARIABLE])
+    with FaultyNetwork(s3.port, one_at_a_time=one_at_a_time) as network:
+        endpoint = f"http://127.0.0.1:{network.port}"
+        provide_options(place, s3.options | {"endpoint": endpoint})
+        yield network

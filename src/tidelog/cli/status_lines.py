@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.cli.terminal import SIGNS, coloured, say
 from tidelog.model.printable import printable
-from tidelog.model.units import brief_span, format_bytes
+from tidelog.model.units import brief_span, counted, format_bytes
 
 if TYPE_CHECKING:
     from tidelog.app.overview import (
@@ -93,15 +93,14 @@ def brief(found: Overview) -> list[str]:
     told = [f"{late}{found.records:,} records"]
     told += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
     for dump in found.dumps[:1]:
-        others = len(found.dumps) - 1
-        more = f" (and {others} more dump{'s' if others > 1 else ''})" if others else ""
-        told.append(f"{of_dump(dump)}{more}")
+        told.append(of_dump(dump) + _and_more(len(found.dumps) - 1, "dump"))
     if found.problems:
-        worst = found.problems[0].sentence
-        others = len(found.problems) - 1
-        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
-        told.append(f"{worst}{more}")
+        told.append(found.problems[0].sentence + _and_more(len(found.problems) - 1, "problem"))
     return [printable(line) for line in told]
+
+
+def _and_more(count: int, of: str, when: str = "") -> str:
+    return f" (and {counted(count, f'more {of}')}{when})" if count else ""
 
 
 class ChangedFacts:
@@ -210,7 +209,7 @@ def of_deliveries(output: OutputHealth) -> str:
     """
     parts = []
     if output.begun_ms is not None:
-        records = f"{output.begun_records:,} record{'' if output.begun_records == 1 else 's'}"
+        records = counted(output.begun_records, "record")
         parts.append(f"a batch of {records} is under way since {_local(output.begun_ms)}")
     if output.committed_ms is not None:
         text = f"last batch at {_local(output.committed_ms)}"
@@ -242,7 +241,7 @@ def of_drops(drops: Sequence[Drop]) -> str:
     said += f"{first.then_per_min:,.0f} a minute at {_local(first.at_ms)}"
     if first.until_ms is not None:
         said += f", and came back at {_local(first.until_ms)}"
-    return said if not more else f"{said} (and {more} more drop{'s' if more > 1 else ''} today)"
+    return said + _and_more(more, "drop", " today")
 
 
 def of_dump(dump: Dumping) -> str:

@@ -23,6 +23,11 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 record``, ``1,234 records``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def parse_milliseconds(text: str) -> int:
     """``'50ms'``, ``'1.5s'``, ``'1h 30m'`` as milliseconds.
 

@@ -16,7 +16,7 @@ from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.kernels.events import split
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.demo.servers.mysql import MySqlFamilyServer
@@ -60,7 +60,7 @@ def logged_rows(
         checksum=True,
         file_number=binlog_position.file_number(name)[1],
         offset=offset,
-        server_version=version_numbers(server.installation.version),
+        server_version=server.version,
     )
     seen: list[TableMapSeen] = []
     rows = []

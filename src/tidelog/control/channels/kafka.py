@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidelog.outputs.kafka.client import common, librdkafka_log, told
+from tidelog.outputs.kafka.client import Heard, common, librdkafka_log, told
 
 logger = logging.getLogger(__name__)
 
@@ -130,27 +130,12 @@ class Trouble:
             return self._now
 
 
-class Heard:
-    """What a client says beside its answers: why there is no connection, which a call that times
-    out does not tell. Give `hear` as ``error_cb``.
-    """
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-        self.all_down = False
-
-    def hear(self, error: KafkaError) -> None:
-        self.all_down = self.all_down or error.code() == KafkaError._ALL_BROKERS_DOWN
-        telling = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        if self.error is None or telling:
-            self.error = error
-
-    def why(self, error: KafkaException) -> ChannelError:
-        """``error``, in words of what was heard if that tells more."""
-        found: KafkaError = error.args[0]
-        silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-        text = told(self.error if self.error and found.code() in silent else found)
-        return ChannelError(_AFTER.sub("", text).rstrip("."))
+def why(heard: Heard, error: KafkaException) -> ChannelError:
+    """``error``, in words of what was heard if that tells more."""
+    found: KafkaError = error.args[0]
+    silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+    text = told(heard.error if heard.error and found.code() in silent else found)
+    return ChannelError(_AFTER.sub("", text).rstrip("."))
 
 
 def topic_facts(place: KafkaPlace) -> TopicFacts:
@@ -161,7 +146,7 @@ def topic_facts(place: KafkaPlace) -> TopicFacts:
             common(place.settings) | {"error_cb": heard.hear}, logger=librdkafka_log
         )
     except KafkaException as error:
-        raise heard.why(error) from None
+        raise why(heard, error) from None
     wanted = TopicCollection([place.topic])
     try:
         found = admin.describe_topics(wanted, request_timeout=TIMEOUT_S)[place.topic].result()
@@ -169,6 +154,6 @@ def topic_facts(place: KafkaPlace) -> TopicFacts:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ChannelError("there is no such topic", place.creation) from None
         admin.poll(0.2)  # calls `hear`
-        raise heard.why(error) from None
+        raise why(heard, error) from None
     topic_id = NO_TOPIC_ID if found.topic_id is None else str(found.topic_id)
     return TopicFacts(topic_id, len(found.partitions))

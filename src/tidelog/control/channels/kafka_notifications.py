@@ -25,12 +25,12 @@ from tidelog.control.channels.kafka import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     ChannelError,
-    Heard,
     KafkaPlace,
     Trouble,
     topic_facts,
+    why,
 )
-from tidelog.outputs.kafka.client import librdkafka_log, told
+from tidelog.outputs.kafka.client import Heard, librdkafka_log, told
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class KafkaNotifications:
                 producer = producer or self._producer()
                 again = not self._send(producer, batch)
             except KafkaException as error:
-                self._fail(self._heard.why(error))
+                self._fail(why(self._heard, error))
             except ChannelError as error:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 - of a client, told

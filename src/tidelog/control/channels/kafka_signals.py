@@ -24,18 +24,18 @@ from tidelog.control.channels.kafka import (
     ONE_PARTITION,
     TIMEOUT_S,
     ChannelError,
-    Heard,
     KafkaPlace,
     TopicFacts,
     Trouble,
     same_topic,
     several,
     topic_facts,
+    why,
 )
 from tidelog.control.channels.table import SignalIntake
 from tidelog.control.debezium import Signal, parse_line
 from tidelog.errors import TidelogError, UsageError
-from tidelog.outputs.kafka.client import common, librdkafka_log
+from tidelog.outputs.kafka.client import Heard, common, librdkafka_log
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore
 from tidelog.system import failpoints
 
@@ -184,7 +184,7 @@ class KafkaSignals:
         try:
             consumer = self._consumer(heard)
         except KafkaException as error:
-            raise heard.why(error) from None
+            raise why(heard, error) from None
         try:
             bounds = consumer.get_watermark_offsets(self._partition(), timeout=TIMEOUT_S)
             facts = self._named(facts)
@@ -194,7 +194,7 @@ class KafkaSignals:
             self._judge(facts)
             self._read(consumer, heard, facts)
         except KafkaException as error:
-            raise heard.why(error) from None
+            raise why(heard, error) from None
         finally:
             consumer.close()
 

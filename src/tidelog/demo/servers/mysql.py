@@ -87,16 +87,18 @@ class MySqlFamilyServer(MySqlProcess):
 
     def binlog_end(self) -> tuple[str, int]:
         """The file that the server writes, and how far."""
-        for statement in ("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"):  # the name since 8.2
-            with contextlib.suppress(pymysql.err.ProgrammingError):
-                name, offset = self.execute(statement)[0][:2]
-                return str(name), int(offset)
-        raise TidelogError("the server writes no binlog")
+        named = "SHOW BINARY LOG STATUS" if self._has_new_names else "SHOW MASTER STATUS"
+        name, offset = self.execute(named)[0][:2]
+        return str(name), int(offset)
 
     def reset_binlog(self) -> None:
         """Begin the binlog anew, and GTIDs with it."""
-        renamed = self.flavour == "mysql" and self.version >= (8, 2)
-        self.execute("RESET BINARY LOGS AND GTIDS" if renamed else "RESET MASTER")
+        self.execute("RESET BINARY LOGS AND GTIDS" if self._has_new_names else "RESET MASTER")
+
+    @property
+    def _has_new_names(self) -> bool:
+        """Of statements about the binlog: MySQL has them since 8.2."""
+        return self.flavour == "mysql" and self.version >= (8, 2)
 
     def create_database(self, name: str) -> str:
         """Create a database; its dsn."""

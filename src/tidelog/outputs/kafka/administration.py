@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidelog.outputs.kafka.client import common, failed, librdkafka_log
+from tidelog.outputs.kafka.client import Heard, common, failed, librdkafka_log
 
 
 class Administration:
@@ -23,12 +23,12 @@ class Administration:
         self._servers = servers
         self._settings = settings
         self._client: AdminClient | None = None
-        self._said: KafkaError | None = None
+        self._heard = Heard()
 
     @property
     def client(self) -> AdminClient:
         if self._client is None:
-            settings = common(self._settings) | {"error_cb": self._heard}
+            settings = common(self._settings) | {"error_cb": self._heard.hear}
             try:
                 self._client = AdminClient(settings, logger=librdkafka_log)
             except KafkaException as error:
@@ -41,10 +41,7 @@ class Administration:
             return len(self.client.list_topics(timeout=timeout_s).brokers)
         except KafkaException as error:
             for _ in range(3):
-                self.client.poll(0.2)  # calls `_heard`
-            raise failed(f"no broker of {self._servers} answers", self._said or error) from None
-
-    def _heard(self, error: KafkaError) -> None:
-        """Why there is no connection, which a call that times out does not tell."""
-        if self._said is None or error.code() == KafkaError._AUTHENTICATION:
-            self._said = error
+                self.client.poll(0.2)  # calls `Heard.hear`
+            raise failed(
+                f"no broker of {self._servers} answers", self._heard.error or error
+            ) from None

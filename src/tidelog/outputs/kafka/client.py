@@ -119,6 +119,22 @@ _PRODUCER = {
 }
 
 
+class Heard:
+    """What a client says beside its answers: why there is no connection, which a call that times
+    out does not tell. Give `hear` as ``error_cb``.
+    """
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.all_down = False
+
+    def hear(self, error: KafkaError) -> None:
+        self.all_down = self.all_down or error.code() == KafkaError._ALL_BROKERS_DOWN
+        telling = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if self.error is None or telling:
+            self.error = error
+
+
 def topic_name(wanted: str) -> str:
     """``wanted`` as Kafka takes it: other characters than its own become ``_``."""
     name = _NOT_IN_NAMES.sub("_", wanted)

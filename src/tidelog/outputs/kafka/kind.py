@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidelog.model.units import counted
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
@@ -56,7 +57,7 @@ def _look(section: KafkaSection) -> str:
 
     settings = settings_of(section.servers, _settings(section))
     count = Administration(section.servers, settings).brokers(ANSWER_S)
-    return f"{section.servers} answers: {count} broker{'' if count == 1 else 's'}"
+    return f"{section.servers} answers: {counted(count, 'broker')}"
 
 
 def _messages(section: KafkaSection) -> Formatter | None:

@@ -18,7 +18,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.queries.stream import OutputStream, StreamOptions
+from tidelog.spark.queries.stream import OutputStream, StreamOptions, UnderWay
 from tidelog.spark.queries.stream import QueryProgress as QueryProgress
 from tidelog.spark.queries.together import OnState, Together
 
@@ -193,17 +193,19 @@ class _Book:
             with suppress(TidelogError):  # as above
                 self._register()
 
-    def takes_long(self, output: str, begun_ms: int, records: int) -> None:
-        """A batch is under way, as those who look may want to know by now; 0: it has ended."""
+    def takes_long(self, output: str, batch: UnderWay | None) -> None:
+        """A batch is under way, as those who look may want to know by now; None: it has ended."""
         with self._lock:
             before = self._delivered[output]
-            if not begun_ms:
+            if batch is None:
                 self._delivered[output] = replace(before, begun_ms=None)
                 return  # noted with what comes next
             failed_ms = 0 if before.failure is None else before.failure.since_ms
-            if max(before.committed_ms or 0, failed_ms) >= begun_ms:
+            if max(before.committed_ms or 0, failed_ms) >= batch.begun_ms:
                 return  # it has ended meanwhile
-            self._delivered[output] = replace(before, begun_ms=begun_ms, begun_records=records)
+            self._delivered[output] = replace(
+                before, begun_ms=batch.begun_ms, begun_records=batch.records
+            )
             with suppress(TidelogError):  # as above
                 self._register()
 

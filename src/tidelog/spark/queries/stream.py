@@ -50,6 +50,15 @@ class QueryProgress:
     rejected: int = 0  # by the destination, ever
 
 
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A batch that is being written."""
+
+    begun: float  # monotonic
+    begun_ms: int
+    records: int
+
+
 @dataclass(frozen=True)
 class StreamOptions:
     """See `tidelog.spark.queries.run.run_pipeline`."""
@@ -61,8 +70,8 @@ class StreamOptions:
     on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
-    on_long_batch: Callable[[str, int, int], None] = lambda _output, _begun_ms, _records: None
-    """Told of a batch that takes long: when it began, and its records; 0 when it has ended."""
+    on_long_batch: Callable[[str, UnderWay | None], None] = lambda _output, _batch: None
+    """Told of an output's batch that takes long, and None when that has ended."""
 
 
 class OutputStream:
@@ -223,15 +232,6 @@ def _await(
         raise loop.explain(ended_by) from ended_by
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A batch that is being written."""
-
-    begun: float  # monotonic
-    begun_ms: int
-    records: int
-
-
 class _Loop:
     """Spark calls `batch` for every micro-batch, in order."""
 
@@ -259,7 +259,7 @@ class _Loop:
         self._on_progress = options.on_progress
         self._is_paused = options.is_paused
         self._on_long_batch = options.on_long_batch
-        self._under_way: _UnderWay | None = None
+        self._under_way: UnderWay | None = None
         self._is_told = False
         self._idle = threading.Event()
         self._idle.set()
@@ -285,7 +285,7 @@ class _Loop:
             self._under_way = None
             if self._is_told:
                 self._is_told = False
-                self._on_long_batch(self._output.name, 0, 0)
+                self._on_long_batch(self._output.name, None)
             self._idle.set()
 
     def tell_if_long(self) -> None:
@@ -294,7 +294,7 @@ class _Loop:
         if found is None or time.monotonic() - found.begun < LONG_S:
             return
         self._under_way, self._is_told = None, True
-        self._on_long_batch(self._output.name, found.begun_ms, found.records)
+        self._on_long_batch(self._output.name, found)
 
     def _wait_while_paused(self) -> None:
         """A batch that is planned is written once the pipeline goes on. It must not seem to be
@@ -364,7 +364,7 @@ class _Loop:
             return
         batch = replace(output_batch(self._log, rows), resume=self._resume)
         records = sum(each.rows for each in batch.tables)
-        self._under_way = _UnderWay(started, time.time_ns() // 1_000_000, records)
+        self._under_way = UnderWay(started, time.time_ns() // 1_000_000, records)
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.

@@ -185,6 +185,10 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
             back.set()
         live.dumped(dump_id)
     assert altered == [True]
+    live.wait_for(
+        lambda: app.status(live.config)["capture"]["open_windows"] == 0,
+        "the window of the chunk that was given up is gone",
+    )
     live.check()
 
 

@@ -152,7 +152,7 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
 def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Progress is stored under the coordinator's lock, which the chunk's reader waits for."""
+    """Its reader needs the coordinator's lock, under which progress must not be stored."""
     storing, back = threading.Event(), threading.Event()
     altered: list[bool] = []
     put = SqliteState.put
@@ -185,10 +185,86 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
             back.set()
         live.dumped(dump_id)
     assert altered == [True]
+    assert times_dumped(live) == {1}
+    live.check()
+
+
+def test_chunk_that_was_read_holds_up_no_ddl_while_the_log_stands_still(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's thread waits for a disk or a store with the lock that hands rows over."""
+    engines: list[CaptureEngine] = []
+    altered, back = threading.Event(), threading.Event()
+    register = CaptureEngine.register
+
+    def registering(engine: CaptureEngine, window: Any) -> None:
+        engines.append(engine)
+        register(engine, window)
+
+    def after_read() -> None:
+        """The transaction that reads the chunk is open now."""
+        held = threading.Event()
+
+        def stand_still() -> None:
+            with engines[-1]._lock:
+                held.set()
+                back.wait(PATIENCE_S)
+
+        threading.Thread(target=stand_still).start()
+        assert held.wait(PATIENCE_S)
+        threading.Thread(target=alter).start()
+
+    def alter() -> None:
+        with live.connect(options=f"{LOCALLY} -c lock_timeout=60s", autocommit=False) as other:
+            other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")  # as ALTER TABLE does
+        altered.set()
+
+    monkeypatch.setattr(CaptureEngine, "register", registering)
+    with at("chunk.after_read", after_read, hit=2):
+        dump_id = live.dump()
+        try:
+            assert altered.wait(PATIENCE_S), "the chunk is given up, and read again"
+            assert not back.is_set()
+        finally:
+            back.set()
+        live.dumped(dump_id)
     live.wait_for(
         lambda: app.status(live.config)["capture"]["open_windows"] == 0,
         "the window of the chunk that was given up is gone",
     )
+    live.check()
+
+
+def test_state_store_that_hangs_holds_up_nothing_that_is_in_memory(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status is told, the log goes on, a command is heard; what is decided is stored in order."""
+    hangs, back = threading.Event(), threading.Event()
+    put = SqliteState.put
+
+    def hanging(state: SqliteState, key: str, value: Any, expected_version: int | None) -> int:
+        if key.startswith("dump/"):
+            hangs.set()
+            assert back.wait(PATIENCE_S)
+        return put(state, key, value, expected_version)
+
+    live.dumped(live.dump())
+    monkeypatch.setattr(SqliteState, "put", hanging)
+    asking = threading.Thread(target=live.dump)  # answered once it is durable
+    asking.start()
+    try:
+        assert hangs.wait(PATIENCE_S)
+        before = app.status(live.config)["updated_ms"]
+        live.wait_for(lambda: app.status(live.config)["updated_ms"] > before, "status is fresh")
+        live.sql.execute("INSERT INTO t VALUES (77, 1)")
+        live.wait_for(
+            lambda: ("77",) in {e.key for e in live.events("public.t")}, "the log goes on"
+        )
+        assert asking.is_alive()
+    finally:
+        back.set()
+        asking.join(PATIENCE_S)
+    live.dumped(app.status(live.config)["dumps"][-1]["dump_id"])
     live.check()
 
 

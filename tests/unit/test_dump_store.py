@@ -10,9 +10,10 @@ import pytest
 
 from tidelog.capture.dumps import store as store_module
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
 from tidelog.capture.dumps.states import TableStatus
-from tidelog.capture.dumps.store import DumpStore, KeySets
+from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -56,7 +57,9 @@ def chunk(low: str | None, high: str | None, order: float) -> ChunkMeta:
 
 
 def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteState) -> None:
-    dump = requested(loaded(state), status="running", first_offset=100)
+    before = loaded(state)
+    dump = requested(before, status="running", first_offset=100)
+    before.flush()
     store = loaded(state)
     store.reconcile([(10, chunk(None, "5", 0.0)), (20, chunk("5", None, 1.0))])
     assert not store.all()[0].tables[0].ranges
@@ -80,7 +83,7 @@ def test_keys_go_only_once_their_dump_is_stored_as_finished(
     state: SqliteState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = loaded(state)
-    store.key_sets.put("k", [("1",)])
+    KeySets(state).put("k", [("1",)])
     dump = requested(store, key_set="k", key_count=1)
     dump.tables[0].status = "done"
 
@@ -88,8 +91,9 @@ def test_keys_go_only_once_their_dump_is_stored_as_finished(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(state, "delete", killed)
+    store.finish_if_done(dump)
     with pytest.raises(KeyboardInterrupt):
-        store.finish_if_done(dump)
+        store.flush()
     assert loaded(state).all()[0].finished
 
 
@@ -108,7 +112,7 @@ def test_automatic_dumps_push_no_other_out_of_sight(state: SqliteState) -> None:
 @pytest.mark.parametrize("number", [0.0, 1e7])
 def test_range_may_be_cut_many_times(number: float) -> None:
     """Behind each of many rows that can't be read, say; and a piece of it once more."""
-    queue = ChunkQueue(lambda _set, _first, _count: ())
+    queue = ChunkQueue()
     request = ChunkRequest(TableName("public", "t"))
     orders = [number]
     queue.put_rest(Task(request.table, None, None, request, order=number), None)
@@ -195,3 +199,35 @@ def test_a_table_whose_last_dump_failed_is_told_however_long_ago(
     assert last_failed(store.all()) == {}
     ended("public.other", TableStatus.DONE)
     assert len(store.all()) == 5
+
+
+def test_range_that_was_left_out_of_given_keys_is_no_range_of_the_table(state: SqliteState) -> None:
+    """After a restart: of a key that can't be read it is noted that it was left out."""
+    dump = requested(loaded(state), key_set="k", key_count=3)
+    dump.tables[0].add_failed(("2",), ("2",), 1.0)
+    queue = ChunkQueue()
+    queue.start(dump, dump.tables[0], 100)
+    assert queue.next_retry(0.0) is None, "no rows that nobody asked for"
+    assert queue.keys_wanted(("d", "public.t")) == ("k", 0)
+
+
+def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -> None:
+    dump, name = requested(loaded(state), key_set="k", key_count=5), ("d", "public.t")
+    dump.tables[0].add_keys(1, 1)  # done before a restart
+    queue = ChunkQueue()
+    queue.start(dump, dump.tables[0], 2)
+    keys = tuple((str(number),) for number in range(5))
+    read: list[tuple[str | None, ...]] = []
+    while True:
+        task = queue.next_chunk(name, 2, planned=False)
+        if task is not None:
+            read += task.request.keys or ()
+            continue
+        wanted = queue.keys_wanted(name)
+        if wanted is None:
+            break
+        assert queue.keys_wanted(name) is None, "they are on their way"
+        assert queue.next_chunk(name, 2, planned=False) is None
+        queue.keys_fetched(name, wanted[1], keys[wanted[1] :][:3])
+    assert read == [("0",), ("2",), ("3",), ("4",)]
+    assert queue.exhausted(dump.tables[0])

@@ -57,8 +57,15 @@ def texts(first: int, last: int) -> list[Key]:
     return [(str(number),) for number in range(first, last)]
 
 
+def next_of(wanted: RefetchQueue, limit: int = 5_000, now: float = 0.0) -> Taken | None:
+    """As the coordinator's turn has it: what is asked of the state store is asked before."""
+    wanted.flush()
+    wanted.fetch(limit)
+    return wanted.take(limit, now)
+
+
 def take(wanted: RefetchQueue, limit: int = 5_000, now: float = 0.0) -> Taken:
-    taken = wanted.take(limit, now)
+    taken = next_of(wanted, limit, now)
     assert taken is not None
     return taken
 
@@ -68,7 +75,7 @@ def waiting(state: SqliteState) -> list[Key]:
     after = RefetchQueue(KEYS, state)
     after.load()
     found: list[Key] = []
-    while (taken := after.take(10**9, 0.0)) is not None:
+    while (taken := next_of(after, 10**9)) is not None:
         found += taken.keys
     return found
 
@@ -78,9 +85,10 @@ def test_a_key_is_stored_once_however_many_wait(wanted: RefetchQueue, state: Cou
     for number in range(batches):
         wanted.add(T, encoded(number * each, number * each + each))
     assert state.stored == batches * each
-    while (taken := wanted.take(5_000, 0.0)) is not None:
+    while (taken := next_of(wanted)) is not None:
         wanted.done(taken)
     assert state.stored == batches * each
+    wanted.flush()
     assert not state.keys(REFETCH_KEY)
     assert not wanted.wanted
 
@@ -117,7 +125,8 @@ def test_keys_whose_document_an_earlier_leader_deletes_late_hold_up_no_dump(
     after.load()
     wanted.done(take(wanted))
     assert after.any_of("public.t")
-    assert after.take(10, 0.0) is None
+    wanted.flush()
+    assert next_of(after, 10) is None
     assert not after.any_of("public.t")
     assert not after.wanted
 
@@ -129,6 +138,7 @@ def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
     first = take(wanted)
     wanted.add(T, encoded(1, 2))
     wanted.done(first)
+    wanted.flush()
     assert waiting(state) == [("1",)]
     assert take(wanted).keys == (("1",),)
 
@@ -141,8 +151,10 @@ def test_two_reads_at_once_never_share_a_request(
     wanted.add(T, encoded(0, 3))
     second = take(wanted)
     wanted.done(first)
+    wanted.flush()
     assert waiting(state) == texts(0, 3), "the second request was not answered by the first read"
     wanted.done(second)
+    wanted.flush()
     assert not waiting(state)
 
 
@@ -160,9 +172,10 @@ def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
     wanted.add(T, encoded(0, 10))
     parts = [take(wanted, 4), take(wanted, 4), take(wanted, 4)]
     assert [key for taken in parts for key in taken.keys] == texts(0, 10)
-    assert wanted.take(4, 0.0) is None
+    assert next_of(wanted, 4) is None
     for taken in parts:
         wanted.done(taken)
+    wanted.flush()
     assert not state.keys(REFETCH_KEY)
 
 
@@ -185,15 +198,17 @@ def test_a_key_put_aside_is_tried_alone_and_later(
     for key in taken.keys[:2]:
         wanted.quarantine(Taken(taken.refetch_table, taken.pieces, (key,)))
     wanted.done(Taken(taken.refetch_table, taken.pieces, taken.keys[2:]))
+    wanted.flush()
     assert sorted(waiting(state)) == texts(0, 2)
     assert not wanted.any_of("public.t")
     assert wanted.unread("public.t", since=0) == 2
-    assert wanted.take(10, 100.0) is None
+    assert next_of(wanted, 10, 100.0) is None
     again = take(wanted, now=200.0)
     assert again.keys == (("0",),)
     wanted.done(again)  # what was in its way is gone: the other is as any
     assert wanted.any_of("public.t")
     wanted.done(take(wanted))
+    wanted.flush()
     assert not state.keys(REFETCH_KEY)
     assert not wanted.wanted
 
@@ -203,6 +218,7 @@ def test_what_a_dump_has_read_is_not_missing(wanted: RefetchQueue, state: Counti
     wanted.quarantine(take(wanted))
     wanted.dumped("public.t", since=wanted.number)
     assert not wanted.wanted
+    wanted.flush()
     assert not state.keys(REFETCH_KEY)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, asks_for_all
 from tidelog.capture.dumps.states import TableStatus
-from tidelog.capture.dumps.tables import is_own
+from tidelog.capture.dumps.store import is_own
 
 FIRST_MS = 60_000
 LAST_MS = 3_600_000

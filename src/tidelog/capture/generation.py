@@ -9,7 +9,7 @@ from tidelog.capture.catalogue.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
-from tidelog.capture.dumps.store import KEY_SETS
+from tidelog.capture.dumps.key_sets import KEY_SETS
 from tidelog.ports import StateStore
 
 GENERATION_KEY: Final = "log-generation"

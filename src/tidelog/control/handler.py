@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.order import in_order
+from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
-from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
+from tidelog.capture.steering.order import in_order
 from tidelog.capture.steering.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.control.channels.table import skipped
 from tidelog.control.commands import (

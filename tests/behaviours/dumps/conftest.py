@@ -13,10 +13,21 @@ from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import PostgresSource, Source
 from tests.behaviours.dumps.sources_mysql import MySqlSource
 from tests.behaviours.dumps.ways import ONE, Way
+from tests.support.held_locks import asked_under_locks
 
 from tidelog.demo.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_asked_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No dump asks the state store while its thread holds a lock under which dumps are decided: who
+    only reads what is in memory waits for no network.
+    """
+    with asked_under_locks(monkeypatch) as found:
+        yield
+    assert found == set()
 
 
 @pytest.fixture(scope="session")

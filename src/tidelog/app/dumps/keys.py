@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
-from tidelog.capture.dumps.store import PIECE_KEYS, KeySets
+from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeySets
 from tidelog.config import Config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file

@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
+from tidelog.capture.pending_changes import PendingChanges
 from tidelog.errors import TableRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, Refusal, SourceLoad, StateStore, TableShape
@@ -27,7 +30,8 @@ LAST_RETRY_S = 3600.0
 
 
 class RefusedTables:
-    """The refused tables, and what refused each. Thread-safe; durable when a call returns.
+    """The refused tables, and what refused each. Thread-safe; durable when a call returns, if it
+    does not say otherwise.
 
     Who finds it (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
 
@@ -37,43 +41,39 @@ class RefusedTables:
     """
 
     def __init__(self, state: StateStore, notify: Notify) -> None:
-        self._state = state
         self._notify = notify
         self._lock = threading.Lock()
+        self._changes = PendingChanges(state)
+        self.flush = self._changes.flush
+        """Make all of it durable."""
         self._tries: dict[str, int] = {}
         stored = state.get(REFUSED_KEY)
         self._known: dict[str, dict[str, Any]] = {} if stored is None else dict(stored.value)
+        self._stored = deepcopy(self._known)
         self._of_all = self._causes_of_all()
 
     def clear(self) -> None:
         """Begin anew, with another event log."""
-        with self._lock:
+        with self._changing():
             self._known.clear()
-            self._store()
 
     def hold(self, by: str, found: Mapping[TableName, Refusal]) -> None:
         """All that ``by`` refuses now; what it refused before and does not now is mended."""
-        with self._lock:
+        with self._changing():
             before = {name for name, entry in self._known.items() if by in entry["causes"]}
-            if not found and not before:
-                return
             for table, refusal in found.items():
                 self._add(by, str(table), refusal)
             self._mend(by, before - {str(table) for table in found})
-            self._store()
 
     def refuse(self, by: str, table: TableName, refusal: Refusal) -> None:
         """``by`` found one more."""
-        with self._lock:
+        with self._changing():
             self._add(by, str(table), refusal)
-            self._store()
 
     def mend(self, by: str, table: TableName) -> None:
         """``by`` refuses the table no more."""
-        with self._lock:
-            if by in self._known.get(str(table), {}).get("causes", ()):
-                self._mend(by, {str(table)})
-                self._store()
+        with self._changing():
+            self._mend(by, {str(table)})
 
     @property
     def any_left(self) -> bool:
@@ -90,14 +90,15 @@ class RefusedTables:
             return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
 
     def failed(self, table: TableName, reason: str) -> None:
-        """A dump that capture needs met a missing right: it is tried again, less and less often."""
+        """A dump that capture needs met a missing right: it is tried again, less and less often.
+        Durable after the next `flush`.
+        """
         name = str(table)
-        with self._lock:
+        with self._deciding():
             tries = self._tries[name] = self._tries.get(name, -1) + 1
             wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
             self._add("dump", name, Refusal(reason), at_ms=_now_ms() + int(wait_s * 1000))
             self._known[name]["owed"] = True
-            self._store()
 
     def dumped(self, table: TableName) -> None:
         """A dump of all the table ended well: the next that fails is tried again soon."""
@@ -106,21 +107,20 @@ class RefusedTables:
 
     def retry_due(self) -> None:
         """Let dumps begin again that met a missing right long enough ago."""
-        with self._lock:
+        with self._changing():
             due = {
                 name
                 for name, entry in self._known.items()
                 if "dump" in entry["causes"] and entry["causes"]["dump"]["at_ms"] <= _now_ms()
             }
-            if due:
-                self._mend("dump", due)
-                self._store()
+            self._mend("dump", due)
 
     def owe(self, table: TableName) -> None:
-        """A dump of all the table is needed once it is refused no more."""
-        with self._lock:
+        """A dump of all the table is needed once it is refused no more. Durable after the next
+        `flush`.
+        """
+        with self._deciding():
             self._known.setdefault(str(table), _entry())["owed"] = True
-            self._store()
 
     def owed(self, table: TableName) -> bool:
         with self._lock:
@@ -128,16 +128,15 @@ class RefusedTables:
 
     def paid(self, table: TableName) -> None:
         """The dump was asked for."""
-        with self._lock:
+        with self._changing():
             entry = self._known.get(str(table))
             if entry is not None and entry["owed"]:
                 entry["owed"] = False
                 self._forget(str(table))
-                self._store()
 
     def keep(self, tables: Sequence[TableName]) -> None:
         """All other tables are owed no dump: they are gone, or no longer captured."""
-        with self._lock:
+        with self._changing():
             names = {str(table) for table in tables}
             gone = [n for n, e in self._known.items() if n not in names and e["owed"]]
             for name in gone:
@@ -145,8 +144,6 @@ class RefusedTables:
                 self._mend("log", {name})
                 self._mend("dump", {name})
                 self._forget(name)
-            if gone:
-                self._store()
 
     def summary(self) -> list[dict[str, Any]]:
         """For status: a line for each refused table."""
@@ -197,8 +194,8 @@ class RefusedTables:
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        entry = self._known[name]
-        if not entry["causes"] and not entry["owed"]:
+        entry = self._known.get(name)
+        if entry is not None and not entry["causes"] and not entry["owed"]:
             del self._known[name]
 
     def _tell(self, name: str, kind: NotificationType, refusal: Refusal | None) -> None:
@@ -220,11 +217,21 @@ class RefusedTables:
             if cause.get("all_dumps")
         ]
 
-    def _store(self) -> None:
-        self._of_all = self._causes_of_all()
-        stored = self._state.get(REFUSED_KEY)
-        if (self._known or stored is not None) and (stored is None or stored.value != self._known):
-            self._state.put(REFUSED_KEY, self._known, None)
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        with self._lock:
+            yield
+            if self._known != self._stored:
+                self._of_all = self._causes_of_all()
+                self._stored = deepcopy(self._known)
+                self._changes.put(REFUSED_KEY, self._stored)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The same, and stored."""
+        with self._deciding():
+            yield
+        self.flush()
 
 
 class RefusingCatalogue:

@@ -85,12 +85,16 @@ def acquired(lock: threading.Lock | threading.RLock, until: float) -> Iterator[N
 class Actions:
     """The coordinator's lock, decisions that are left to be made under it, and their effects.
 
-    A decision takes the lock and only changes what is in memory or stored. What asks the source,
-    reads the event log, waits or calls the engine is an effect: it runs once the lock was let go,
-    on the coordinator's thread, and `post`s what it found to a further decision (ADR 24).
+    A decision takes the lock and only changes what is in memory. What asks the source or the state
+    store, reads the event log, waits or calls the engine is an effect: it runs once the lock was
+    let go, on the coordinator's thread, and `post`s what it found to a further decision (ADR 24).
+
+    Args:
+        flush: makes durable what decisions changed; called before their effects.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
         self.lock = threading.RLock()
         self._log: DumpLog | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -114,6 +118,14 @@ class Actions:
         self.planning.set()
         self.post(lambda: None)
 
+    @contextmanager
+    def commanded(self) -> Iterator[None]:
+        """Decide under the lock. It is durable before whoever commanded it is answered."""
+        with self.lock:
+            yield
+        self._flush()
+        self.wake()
+
     def take(self, wait_s: float) -> None:
         """Decide what the other threads left to decide; wait for the first of it."""
         try:
@@ -133,12 +145,13 @@ class Actions:
         self._effects.append((time.monotonic() + delay_s if delay_s else 0.0, effect))
 
     def run_effects(self) -> None:
-        """Do what was decided, if it is due. Our lock must not be held now: effects may take long,
-        and the engine's thread holds its own lock while it calls us.
+        """Make durable what was decided, and do it, if it is due. Our lock must not be held now:
+        effects may take long, and the engine's thread holds its own lock while it calls us.
         """
         now = time.monotonic()
         with self.lock:
             due = [effect for at, effect in self._effects if at <= now]
             self._effects = [(at, effect) for at, effect in self._effects if at > now]
+        self._flush()
         for effect in due:
             effect()

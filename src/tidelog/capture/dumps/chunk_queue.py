@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeysAhead
 from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import DumpState, Key, TableProgress
 from tidelog.capture.dumps.states import CHUNKS, FINISHED, ChunkInput, ChunkStatus, DumpStatus
-from tidelog.capture.dumps.store import PIECE_KEYS
 from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -78,6 +78,7 @@ class TableCursor:
     after: Key | None = None  # the next chunk begins behind it
     number: float = 0.0  # the next chunk's order
     next_key: int = 0  # of the key set
+    keys: KeysAhead = field(default_factory=KeysAhead)  # of it
     exhausted: bool = False  # nothing is left to cut
     planning: bool = False  # the planner looks for the next chunk's end
     planned: deque[Task] = field(default_factory=deque)
@@ -101,8 +102,7 @@ class ChunkQueue:
     The coordinator's lock guards it; only ``find`` may be called without.
     """
 
-    def __init__(self, keys_of: Callable[[str, int, int], tuple[Key, ...]]) -> None:
-        self._keys_of = keys_of
+    def __init__(self) -> None:
         self._retry: deque[Task] = deque()
         self._given: list[Task] = []  # to a reader that has not begun
         self._inflight: dict[str, Task] = {}
@@ -223,29 +223,36 @@ class ChunkQueue:
     def _next_keys(self, cursor: TableCursor, limit_rows: int) -> Task | None:
         progress = cursor.progress
         assert progress.key_set is not None
-        first = cursor.next_key
-        for start, end in progress.keys_done:  # what was done before a restart
-            if start <= first < end:
-                first = end
-        ahead = [start for start, _end in progress.keys_done if start > first]
-        count = min(PIECE_KEYS, limit_rows, *(start - first for start in ahead))
-        keys = self._keys_of(progress.key_set, first, count)
+        first, count = progress.keys_left(cursor.next_key, min(PIECE_KEYS, limit_rows))
+        keys = cursor.keys.of(first, count)
         cursor.next_key = first + len(keys)
         if not keys:
-            cursor.exhausted = True
             return None
         table = TableName.parse(progress.table)
         request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
         return Task(table, cursor.dump, progress, request, order=first, cut=True)
 
+    def keys_wanted(self, dump_table: DumpTable) -> tuple[str, int] | None:
+        """The key set, and from which key on more of it are needed now, for `keys_fetched`."""
+        cursor = self._cursors[dump_table]
+        key_set = cursor.progress.key_set
+        if key_set is None or cursor.exhausted or not cursor.keys.want(cursor.next_key):
+            return None
+        return key_set, cursor.next_key
+
+    def keys_fetched(self, dump_table: DumpTable, first: int, keys: tuple[Key, ...]) -> None:
+        """The keys of the set from ``first`` on; none: it ends there."""
+        cursor = self._cursors.get(dump_table)
+        if cursor is not None:
+            cursor.keys, cursor.exhausted = KeysAhead(first, keys), not keys
+
     def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
         progress = cursor.progress
         request = progress.request(limit_rows, after=cursor.after)
+        task = Task(request.table, cursor.dump, progress, request, full_rows=limit_rows)
+        task.order = cursor.number
         cursor.number += 1
-        order = cursor.number - 1
-        return Task(
-            request.table, cursor.dump, progress, request, order=order, full_rows=limit_rows
-        )
+        return task
 
     # ------------------------------------------------------------ the planner
 
@@ -313,19 +320,13 @@ class ChunkQueue:
 
     def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
         """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
-        cursor = TableCursor(dump, progress)
-        self._cursors[cursor.dump_table] = cursor
-        table, low = TableName.parse(progress.table), None
-        known = sorted([*progress.ranges, *progress.failed], key=lambda done: done.order)
-        order = known[0].order - 1 if known else 0.0
-        for done in known:
-            if done.low != low:
-                request = progress.request(limit_rows, after=low, upto=done.low)
-                span = (done.order - order) / 2
-                gap = Task(table, dump, progress, request, order=order + span, span=span)
-                gap.cut, gap.full_rows = True, limit_rows
-                self._retry.append(gap)
-            low, order = done.high, done.last_order
+        cursor = self._cursors[dump.dump_id, progress.table] = TableCursor(dump, progress)
+        known = progress.known_ranges
+        for after, upto, order, span in progress.gaps():
+            request = progress.request(limit_rows, after=after, upto=upto)
+            gap = Task(request.table, dump, progress, request, order=order, span=span)
+            gap.cut, gap.full_rows = True, limit_rows
+            self._retry.append(gap)
         if known:
             last = known[-1]
             cursor.number, cursor.after = last.last_order + 1, last.high

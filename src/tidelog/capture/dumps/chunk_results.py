@@ -12,7 +12,7 @@ from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.states import ChunkInput
-from tidelog.capture.dumps.store import DumpStore, missing_set
+from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.tables import DumpTables, Found
 from tidelog.capture.windows.states import VoidReason
 from tidelog.capture.windows.windows import Closed, Voided
@@ -88,8 +88,7 @@ class ChunkResults:
         if task.request.keys is not None:
             first = int(task.order)
             if progress.missing == "list":
-                name, count = missing_set(task.dump.dump_id), len(task.request.keys)
-                self._store.key_sets.put_piece(name, first, absent, covers=count)
+                self._store.list_absent(task.dump, first, len(task.request.keys), absent)
             progress.keys_absent += len(absent)
             progress.add_keys(first, len(task.request.keys))
         else:

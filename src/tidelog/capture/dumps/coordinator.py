@@ -18,7 +18,7 @@ from tidelog.capture.buffer import ChunkItem
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.actions import Actions, DumpLog
 from tidelog.capture.dumps.blocking import BlockingDumps
-from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_queue import REFETCH_KEYS, ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
@@ -74,12 +74,12 @@ class DumpCoordinator:
     ) -> None:
         self._gate = gate
         self._control = open_reader()
-        self._actions = Actions()
-        self._lock = self._actions.lock
         self._refetch_queue = RefetchQueue(keys, state)
         self._store = DumpStore(state, options)
-        self._queue = ChunkQueue(self._store.key_sets.slice)
-        self._notices = DumpNotices(notify)
+        self._actions = Actions(self._flush)
+        self._lock = self._actions.lock
+        self._queue = ChunkQueue()
+        self._notices = DumpNotices(lambda told: self._store.after(lambda: notify(told)))
         self._throttle = Throttle(ThrottleSettings.of(options))
         self._tables = DumpTables(
             self._control.current_snapshot,
@@ -129,12 +129,13 @@ class DumpCoordinator:
             log: the engine.
             chunks: (first offset, metadata) of chunk segments on the chain.
         """
+        self._store.load()
+        self._refetch_queue.load()
         with self._lock:
             self._actions.connect(log)
-            self._store.load()
             self._throttle.change(ThrottleSettings.of(self._store.options))
-            self._refetch_queue.load()
             self._store.reconcile(chunks)
+        self._flush()
 
     def request(
         self,
@@ -193,55 +194,46 @@ class DumpCoordinator:
         ]
         if mode == "blocking" and key_set is not None:
             raise UsageError("a blocking dump reads whole tables: no keys")
-        with self._lock:
-            dump = self._store.request(
+        with self._actions.commanded():
+            return self._store.request(
                 dump_id, progress, mode=mode, reason=reason, now_ms=now_ms,
                 rejected=rejected, priority=priority,
             )  # fmt: skip
-            self._actions.wake()
-            return dump
 
     def request_due(self, table: TableName, reason: str, now_ms: int) -> str:
         """Have all of the table dumped because capture needs it, by a dump that waits and has not
         begun to read it, or by one more; the dump's id.
         """
-        with self._lock:
-            dump_id = self._store.request_due(str(table), reason, now_ms)
-            self._actions.wake()
-            return dump_id
+        with self._actions.commanded():
+            return self._store.request_due(str(table), reason, now_ms)
 
     def pause(self, dump_id: str | None, by: str = "") -> list[str]:
         """Issue no more chunks; those being read end. All unfinished dumps if None. ``by``: who
         wants it, for status.
         """
-        with self._lock:
+        with self._actions.commanded():
             paused = self._store.pause(dump_id, by)
             for dump in paused:
                 self._notices.paused(dump)
-            self._actions.wake()
             return [dump.dump_id for dump in paused]
 
     def resume(self, dump_id: str | None) -> list[str]:
-        with self._lock:
+        with self._actions.commanded():
             resumed = self._store.resume(dump_id)
             for dump in resumed:
                 self._notices.resumed(dump)
-            self._actions.wake()
             return [dump.dump_id for dump in resumed]
 
     def cancel(self, dump_id: str | None, tables: list[str] | None = None) -> list[str]:
         """Stop a dump, or only some of its tables; rows already delivered stay valid."""
-        with self._lock:
-            cancelled = self._tables.cancel(dump_id, tables)
-            self._actions.wake()
-            return cancelled
+        with self._actions.commanded():
+            return self._tables.cancel(dump_id, tables)
 
     def set_options(self, **changes: int) -> DumpOptions:
         """Change how chunks are read; survives a restart."""
-        with self._lock:
+        with self._actions.commanded():
             options = self._store.set_options(**changes)
             self._throttle.change(ThrottleSettings.of(options))
-            self._actions.wake()
             return options
 
     def observe(
@@ -304,6 +296,8 @@ class DumpCoordinator:
                 now = time.monotonic()
                 with self._lock:
                     self._store.store_changed(now)
+                self._flush()
+                self._refetch_queue.fetch(REFETCH_KEYS)
                 blocking = self._next_blocking()
                 if blocking is not None:
                     self._blocking.run(blocking, stop)
@@ -319,6 +313,7 @@ class DumpCoordinator:
             self._control.close()
             with self._lock:
                 self._store.store_changed(float("inf"))
+            self._flush()
 
     def _give_next(self, now: float) -> bool:
         """Have the next chunk read if there is one and it may begin."""
@@ -393,6 +388,11 @@ class DumpCoordinator:
         with self._lock:
             waiting = [d for d in self._store.all() if d.mode == "blocking" and d.active]
         return max(waiting, key=lambda dump: dump.priority, default=None)  # of equals the first
+
+    def _flush(self) -> None:
+        """Make durable what was decided. Asks the state store: never under the lock."""
+        self._refetch_queue.flush()
+        self._store.flush()
 
     def _raise_failures(self) -> None:
         for failure in (self._readers.failure, self._planner.failure):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidelog.capture.dumps.state import Key
+from tidelog.capture.pending_changes import PendingChanges
 from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 
@@ -68,13 +69,17 @@ class RefetchQueue:
 
     A key that can't be read stays, quarantined, so that it holds up no other.
 
-    Thread-safe by a lock of its own, under which no other is taken: the engine's thread adds keys
-    without waiting for the coordinator.
+    Thread-safe by a lock of its own, under which no other is taken and the state store is not
+    asked: the engine's thread adds keys without waiting for the coordinator, and the coordinator
+    decides without waiting for the engine's thread to store them.
     """
 
     def __init__(self, keys: KeyExtractor, state: StateStore) -> None:
         self._keys = keys
         self._state = state
+        self._changes = PendingChanges(state)
+        self.flush = self._changes.flush
+        """Make all of it durable."""
         self._lock = threading.Lock()
         self._pieces: dict[RefetchTable, dict[str, Piece]] = {}
         self._open: dict[RefetchTable, Piece] = {}  # those that take further keys
@@ -85,16 +90,16 @@ class RefetchQueue:
         self._next_piece = 0
 
     def load(self) -> None:
-        with self._lock:
-            for name in self._state.keys(f"{REFETCH_KEY}/"):
-                stored = self._state.get(name)
-                if stored is not None:
-                    value = stored.value
-                    refetch_table = RefetchTable(value["table"], tuple(value["columns"]))
-                    piece = Piece(name, len(value["keys"]), 0, 0)
-                    self._pieces.setdefault(refetch_table, {})[name] = piece
-                    self._next_piece = int(name.rpartition("/")[2]) + 1
-            self._load_former()
+        """Know what is stored. Comes first, and asks the state store."""
+        for name in self._state.keys(f"{REFETCH_KEY}/"):
+            stored = self._state.get(name)
+            if stored is not None:
+                value = stored.value
+                refetch_table = RefetchTable(value["table"], tuple(value["columns"]))
+                piece = Piece(name, len(value["keys"]), 0, 0)
+                self._pieces.setdefault(refetch_table, {})[name] = piece
+                self._next_piece = int(name.rpartition("/")[2]) + 1
+        self._load_former()
 
     def _load_former(self) -> None:
         """Keys that a version before pieces left, all in one document."""
@@ -109,40 +114,72 @@ class RefetchQueue:
                 self._put(refetch_table, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
                 piece.keys = None
                 self._pieces.setdefault(refetch_table, {})[piece.name] = piece
-        self._state.delete(REFETCH_KEY)
+        self._changes.delete(REFETCH_KEY)
+        self.flush()
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Ask for these match keys; stored when this returns."""
         refetch_table = RefetchTable(str(schema.table), schema.match_key)
         texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
         with self._lock:
-            self._number += 1
-            quarantined, piece = (
-                self._quarantined.get(refetch_table, {}),
-                self._open.get(refetch_table),
-            )
-            known = {} if piece is None or piece.keys is None else piece.keys
-            for key in quarantined.keys() & texts.keys():
-                quarantined[key].newest = self._number
-            fresh = [key for key in texts if key not in known and key not in quarantined]
-            if piece is not None and len(known) + len(fresh) <= OPEN_KEYS:
-                piece.newest = self._number
-                if fresh:
-                    self._put(refetch_table, piece, dict.fromkeys([*known, *fresh]))
-                return
+            self._add(refetch_table, texts)
+        self.flush()
+
+    def _add(self, refetch_table: RefetchTable, texts: dict[Key, None]) -> None:
+        self._number += 1
+        quarantined = self._quarantined.get(refetch_table, {})
+        piece = self._open.get(refetch_table)
+        known = {} if piece is None or piece.keys is None else piece.keys
+        for key in quarantined.keys() & texts.keys():
+            quarantined[key].newest = self._number
+        fresh = [key for key in texts if key not in known and key not in quarantined]
+        if piece is not None and len(known) + len(fresh) <= OPEN_KEYS:
+            piece.newest = self._number
+            if fresh:
+                self._put(refetch_table, piece, dict.fromkeys([*known, *fresh]))
+            return
+        self._close(refetch_table)
+        for at in range(0, len(fresh), PIECE_KEYS):
             self._close(refetch_table)
-            for at in range(0, len(fresh), PIECE_KEYS):
+            some = dict.fromkeys(fresh[at : at + PIECE_KEYS])
+            piece = self._open[refetch_table] = self._new()
+            self._put(refetch_table, piece, some)
+            self._pieces.setdefault(refetch_table, {})[piece.name] = piece
+            if piece.count >= OPEN_KEYS:
                 self._close(refetch_table)
-                some = dict.fromkeys(fresh[at : at + PIECE_KEYS])
-                piece = self._open[refetch_table] = self._new()
-                self._put(refetch_table, piece, some)
-                self._pieces.setdefault(refetch_table, {})[piece.name] = piece
-                if piece.count >= OPEN_KEYS:
-                    self._close(refetch_table)
+
+    def fetch(self, limit: int) -> None:
+        """Have in memory what `take` gives next, up to ``limit`` keys. Asks the state store."""
+        with self._lock:
+            wanted = self._next_stored(limit)
+        if wanted:
+            self.flush()  # what is asked for now may not be stored yet
+        for refetch_table, piece in wanted:
+            keys = self._load(piece.name)
+            with self._lock:
+                piece.keys = keys
+                if not keys:  # an earlier leader's delete came late: all were read
+                    self._forget(refetch_table, piece)
+
+    def _next_stored(self, limit: int) -> list[tuple[RefetchTable, Piece]]:
+        """Of the table whose turn is next, the pieces that are not in memory."""
+        for refetch_table, pieces in self._pieces.items():
+            wanted, count = [], 0
+            for piece in pieces.values():
+                waiting = piece.count - len(piece.reading)
+                if waiting and piece.keys is None:
+                    wanted.append((refetch_table, piece))
+                count += waiting
+                if count >= limit:
+                    break
+            if count:
+                return wanted
+        return []
 
     def take(self, limit: int, now: float) -> Taken | None:
-        """Up to ``limit`` keys to read next, which are not being read; of each table in turn. One
-        that was quarantined comes alone. Each ends by `done` or `quarantine`.
+        """Up to ``limit`` keys to read next, which are in memory (`fetch`) and not being read; of
+        each table in turn. One that was quarantined comes alone. Each ends by `done` or
+        `quarantine`.
         """
         with self._lock:
             for refetch_table in dict.fromkeys((*self._pieces, *self._quarantined)):
@@ -160,15 +197,11 @@ class RefetchQueue:
     def _take(self, refetch_table: RefetchTable, limit: int) -> Taken | None:
         keys: dict[Key, None] = {}
         pieces: list[Piece] = []
-        of_table = self._pieces.get(refetch_table, {})
-        for piece in list(of_table.values()):
+        for piece in self._pieces.get(refetch_table, {}).values():
             if len(piece.reading) == piece.count:
                 continue
             if piece.keys is None:
-                piece.keys = self._load(piece.name)
-                if not piece.keys:  # an earlier leader's delete came late: all were read
-                    del of_table[piece.name]
-                    continue
+                break
             free = [key for key in piece.keys if key not in piece.reading][:limit]
             if keys and len(keys) + len(free) > limit:
                 break
@@ -177,8 +210,6 @@ class RefetchQueue:
             pieces.append(piece)
             piece.reading.update(free)
             keys.update(dict.fromkeys(free))
-        if not of_table:
-            self._pieces.pop(refetch_table, None)
         return Taken(refetch_table, tuple(pieces), tuple(keys)) if keys else None
 
     def _load(self, name: str) -> dict[Key, None]:
@@ -259,7 +290,7 @@ class RefetchQueue:
         with self._lock:
             for refetch_table, key, piece in list(self._quarantined_of(table)):
                 if piece.newest <= since:
-                    self._state.delete(piece.name)
+                    self._changes.delete(piece.name)
                     del self._quarantined[refetch_table][key]
                     if not self._quarantined[refetch_table]:
                         del self._quarantined[refetch_table]
@@ -280,7 +311,7 @@ class RefetchQueue:
             "columns": refetch_table.columns,
             "keys": [list(key) for key in keys],
         }
-        self._state.put(name, value, None)
+        self._changes.put(name, value)
 
     def _close(self, refetch_table: RefetchTable) -> None:
         """The piece takes no further keys, and is not needed in memory."""
@@ -298,11 +329,14 @@ class RefetchQueue:
             piece.reading.discard(key)
         piece.count = len(piece.keys)
         if not piece.keys:
-            self._state.delete(piece.name)
-            pieces = self._pieces.get(refetch_table, {})
-            pieces.pop(piece.name, None)
-            if not pieces:
-                self._pieces.pop(refetch_table, None)
+            self._changes.delete(piece.name)
+            self._forget(refetch_table, piece)
+
+    def _forget(self, refetch_table: RefetchTable, piece: Piece) -> None:
+        pieces = self._pieces.get(refetch_table, {})
+        pieces.pop(piece.name, None)
+        if not pieces:
+            self._pieces.pop(refetch_table, None)
 
     def _quarantined_of(self, table: str) -> Iterator[tuple[RefetchTable, Key, Piece]]:
         for refetch_table, quarantined in self._quarantined.items():

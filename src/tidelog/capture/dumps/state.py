@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
@@ -143,6 +144,34 @@ class TableProgress:
         return True
 
     @property
+    def known_ranges(self) -> list[KeyRange]:
+        """Those that were read or can't be, by their order; none where keys were given."""
+        known = [] if self.key_set is not None else [*self.ranges, *self.failed]
+        return sorted(known, key=lambda done: done.order)
+
+    def gaps(self) -> Iterator[tuple[Key | None, Key | None, float, float]]:
+        """What lies between the known ranges: after which key, up to which one, its order and the
+        room that it has there.
+        """
+        known, low = self.known_ranges, None
+        order = known[0].order - 1 if known else 0.0
+        for done in known:
+            if done.low != low:
+                span = (done.order - order) / 2
+                yield low, done.low, order + span, span
+            low, order = done.high, done.last_order
+
+    def keys_left(self, first: int, most: int) -> tuple[int, int]:
+        """From the key ``first`` on: the first one that is not done, and how many there are behind
+        it, at most ``most``, before the next that is.
+        """
+        for start, end in self.keys_done:
+            if start <= first < end:
+                first = end
+        ahead = [start - first for start, _end in self.keys_done if start > first]
+        return first, min([most, *ahead])
+
+    @property
     def keys_read(self) -> int:
         return sum(end - start for start, end in self.keys_done)
 
@@ -151,7 +180,7 @@ class TableProgress:
         """Was the whole key space read, or reported as failed?"""
         if self.key_set is not None:
             return self.keys_read >= self.key_count
-        every = sorted([*self.ranges, *self.failed], key=lambda known: known.order)
+        every = self.known_ranges
         if not every or every[0].low is not None or every[-1].high is not None:
             return False
         return all(a.high == b.low for a, b in pairwise(every))

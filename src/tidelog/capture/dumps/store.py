@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any
 
+from tidelog.capture.dumps.key_sets import KeySets, missing_set
 from tidelog.capture.dumps.refetch import REFETCH
 from tidelog.capture.dumps.state import (
     TABLE_GONE,
@@ -28,6 +28,7 @@ from tidelog.capture.dumps.states import (
     DumpStatus,
     TableStatus,
 )
+from tidelog.capture.pending_changes import PendingChanges
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -36,10 +37,10 @@ from tidelog.ports import StateStore
 DUMP_PREFIX = "dump/"
 AUTOMATIC = "auto-"
 """How ids of dumps begin that capture asks for itself, because rows changed without row events."""
+OWN = ("start-", "gap-")
+"""Prefixes of the ids of other dumps that capture itself requests."""
 OPTIONS_KEY = "dump-options"
 KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
-KEY_SETS = "key-set/"
-PIECE_KEYS = 10_000
 STORE_EVERY_S = 0.2
 EVENTS_KEPT = 200
 
@@ -57,28 +58,36 @@ class Counters:
 
 
 class DumpStore:
-    """All dumps, as stored. The coordinator's lock guards it."""
+    """All dumps, as stored. The coordinator's lock guards it, but for `load` and `flush`, which ask
+    the state store: what is changed under the lock is durable after the next `flush`.
+    """
 
     def __init__(self, state: StateStore, options: DumpOptions) -> None:
         self._state = state
+        self._changes = PendingChanges(state)
         self._defaults = options
+        self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
         self._stored_at = 0.0
-        self.key_sets = KeySets(state)
+        self._key_sets = KeySets(state)
+        self.flush = self._changes.flush
+        """Make all of it durable; without the lock."""
+        self.after = self._changes.call
+        """Have something done once what was changed before is durable, and before what follows."""
+        self.keys_of = self._key_sets.slice
+        """Keys of a set; asks the state store, so without the lock."""
         self.options = options
         self.counters = Counters()
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     def load(self) -> None:
         stored = self._state.get(OPTIONS_KEY)
-        if stored is not None:
-            self.options = self._defaults.model_copy(update=stored.value)
-        for key in self._state.keys(DUMP_PREFIX):
-            document = self._state.get(key)
-            if document is not None:
-                dump = DumpState.from_json(document.value)
-                self._dumps[dump.dump_id] = dump
+        self._set = {} if stored is None else dict(stored.value)
+        self.options = self._defaults.model_copy(update=self._set)
+        documents = map(self._state.get, self._state.keys(DUMP_PREFIX))
+        dumps = [DumpState.from_json(found.value) for found in documents if found is not None]
+        self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
         """Add the chunks that the event log holds beyond what was stored."""
@@ -190,9 +199,8 @@ class DumpStore:
 
     def set_options(self, **changes: int) -> DumpOptions:
         self.options = self.options.model_copy(update=changes)
-        stored = self._state.get(OPTIONS_KEY)
-        value = {**(stored.value if stored else {}), **changes}
-        self._state.put(OPTIONS_KEY, value, None)
+        self._set = {**self._set, **changes}
+        self._changes.put(OPTIONS_KEY, self._set)
         return self.options
 
     def finish_if_done(self, dump: DumpState) -> bool:
@@ -208,15 +216,15 @@ class DumpStore:
             for table in dump.tables:
                 # May be many, and are of no use any more.
                 if table.key_set is not None and table.key_set not in used:
-                    self.key_sets.delete(table.key_set)
+                    self._delete_keys(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
             answers = self._answers(finished) | self._failures(finished)
             for old in finished[:-KEEP_FINISHED]:
                 if old.dump_id in answers:
                     continue
                 del self._dumps[old.dump_id]
-                self._state.delete(DUMP_PREFIX + old.dump_id)
-                self.key_sets.delete(missing_set(old.dump_id))
+                self._changes.delete(DUMP_PREFIX + old.dump_id)
+                self._delete_keys(missing_set(old.dump_id))
         return finishes
 
     def _answers(self, finished: Iterable[DumpState]) -> set[str]:
@@ -275,9 +283,19 @@ class DumpStore:
         }
 
     def store(self, dump: DumpState) -> None:
-        """Durable when this returns."""
+        """Durable after the next `flush`."""
         self._changed.discard(dump.dump_id)
-        self._state.put(DUMP_PREFIX + dump.dump_id, dump.to_json(), None)
+        self._changes.put(DUMP_PREFIX + dump.dump_id, dump.to_json())
+
+    def list_absent(self, dump: DumpState, first: int, count: int, keys: Sequence[Key]) -> None:
+        """Of the ``count`` keys from the number ``first`` on that the dump was to read, these are
+        not there.
+        """
+        name = missing_set(dump.dump_id)
+        self._changes.call(lambda: self._key_sets.put_piece(name, first, keys, covers=count))
+
+    def _delete_keys(self, set_id: str) -> None:
+        self._changes.call(lambda: self._key_sets.delete(set_id))
 
     def store_soon(self, dump: DumpState) -> None:
         """For progress that the event log also shows: a crash before it is stored loses nothing."""
@@ -303,9 +321,9 @@ class DumpStore:
         return dumps
 
 
-def missing_set(dump_id: str) -> str:
-    """The key set that lists the keys which the dump's table lacked."""
-    return f"missing-{dump_id}"
+def is_own(dump: DumpState) -> bool:
+    """Does capture itself need the dump? It asks for it again if it fails (``failed_dumps``)."""
+    return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
 
 
 def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
@@ -318,78 +336,3 @@ def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
 
 def _tuple(key: list[str | None] | None) -> Key | None:
     return None if key is None else tuple(key)
-
-
-class KeySets:
-    """Sets of keys by name, stored in pieces so that a dump may be asked for millions of them.
-
-    A set is written once, before the dump that reads it is asked for, and let go when that has
-    ended. Pieces are documents of the state store; they hold key values and are never shown.
-    Thread-safe as far as the state store is.
-    """
-
-    def __init__(self, state: StateStore) -> None:
-        self._state = state
-
-    def put(self, set_id: str, keys: Iterable[Key]) -> int:
-        """Store the distinct keys, in order of first appearance; how many. An old set of the name
-        is replaced.
-        """
-        self.delete(set_id)
-        count = 0
-        seen: set[Key] = set()
-
-        def distinct() -> Iterator[Key]:
-            for key in keys:
-                if key not in seen:
-                    seen.add(key)
-                    yield key
-
-        fresh = distinct()
-        while piece := list(islice(fresh, PIECE_KEYS)):
-            self._state.put(_name(set_id, count // PIECE_KEYS), [list(k) for k in piece], None)
-            count += len(piece)
-        return count
-
-    def slice(self, set_id: str, first: int, count: int) -> tuple[Key, ...]:
-        """Keys ``first`` to ``first + count``, fewer at the end."""
-        found: list[Key] = []
-        while len(found) < count:
-            at = first + len(found)
-            document = self._state.get(_name(set_id, at // PIECE_KEYS))
-            start = at % PIECE_KEYS
-            piece: Sequence[list[str | None]] = [] if document is None else document.value
-            part = piece[start : start + count - len(found)]
-            if not part:
-                break
-            found.extend(tuple(key) for key in part)
-        return tuple(found)
-
-    def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
-        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`:
-        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them,
-        also if it is empty.
-        """
-        piece = [list(key) for key in keys]
-        for name in self._state.keys(f"{KEY_SETS}{set_id}/") if covers > 1 or not piece else ():
-            if number <= int(name.rpartition("/")[2]) < number + covers:
-                self._state.delete(name)
-        if piece:
-            self._state.put(_name(set_id, number), piece, None)
-
-    def all(self, set_id: str) -> Iterator[Key]:
-        """Every key of the set, in order of the pieces."""
-        for name in self._state.keys(f"{KEY_SETS}{set_id}/"):
-            document = self._state.get(name)
-            yield from map(tuple, () if document is None else document.value)
-
-    def names(self) -> set[str]:
-        return {name.split("/")[1] for name in self._state.keys(KEY_SETS)}
-
-    def delete(self, set_id: str) -> None:
-        for name in self._state.keys(f"{KEY_SETS}{set_id}/"):
-            self._state.delete(name)
-
-
-def _name(set_id: str, piece: int) -> str:
-    return f"{KEY_SETS}{set_id}/{piece:08d}"

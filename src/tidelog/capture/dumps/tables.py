@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
+from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue
 from tidelog.capture.dumps.state import (
@@ -29,7 +31,7 @@ from tidelog.capture.dumps.states import (
     TableRunStatus,
     TableStatus,
 )
-from tidelog.capture.dumps.store import AUTOMATIC, DumpStore
+from tidelog.capture.dumps.store import AUTOMATIC, DumpStore, is_own
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.errors import (
     ChunkDeniedError,
@@ -46,8 +48,6 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, TableShape
 
 RECONNECT_S = 0.5
-OWN = ("start-", "gap-")
-"""Prefixes of the ids of other dumps that capture itself requests."""
 REFETCH_END_S = 5.0
 """How long a table that was read to its end waits for a moment without keys to read again."""
 
@@ -103,8 +103,15 @@ class DumpTables:
                 task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
                 if task is not None:
                     return task
+                wanted = self._queue.keys_wanted(dump_table)
+                if wanted is not None:
+                    self._effect(run, partial(self._fetch_keys, dump_table, *wanted))
                 self._complete_if_read(run)
         return None
+
+    def _fetch_keys(self, dump_table: DumpTable, key_set: str, first: int) -> None:
+        keys = self._store.keys_of(key_set, first, PIECE_KEYS)
+        self._actions.post(lambda: self._queue.keys_fetched(dump_table, first, keys))
 
     def begin(self, dump: DumpState) -> None:
         """Notify, once, that the dump starts, and which of its tables can't be dumped."""
@@ -357,6 +364,7 @@ class DumpTables:
                 self._refused.failed(table, str(error))
             else:
                 self._refused.owe(table)
+            self._store.after(self._refused.flush)
         reason = error.reason if isinstance(error, TableRefusedError) else str(error)
         self.fail(dump, progress, reason)
 
@@ -390,8 +398,3 @@ class DumpTables:
 def is_away(found: Found) -> bool:
     """Could the catalogue not be asked? It may be in a moment."""
     return isinstance(found, SourceError) and found.policy is Policy.RETRY
-
-
-def is_own(dump: DumpState) -> bool:
-    """Does capture itself need the dump? It asks for it again if it fails (``failed_dumps``)."""
-    return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))

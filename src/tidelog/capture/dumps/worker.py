@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
-from tidelog.capture.dumps.actions import Actions, acquired
+from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.planner import RowWidths
@@ -142,7 +142,7 @@ class ChunkReading:
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 until = time.monotonic() + HELD_S * (1 + min(task.tries, MOST_TIMES))
-                with acquired(self._lock, until):
+                with self._lock:
                     if not self._is_open(window, task):  # void meanwhile: it is read again
                         return
                     self._have_read(task, window, rows)

@@ -1,0 +1,54 @@
+"""Who asks the state store while the thread holds a lock under which dumps are decided?"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.dumps.refetch import RefetchQueue
+from tidelog.capture.patient_state import PatientState
+
+
+@contextmanager
+def asked_under_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The functions that did so, with the request; filled while the test runs."""
+    found: set[str] = set()
+    locks: list[Any] = []  # of type RLock, which knows who holds it
+    wrap = monkeypatch.setattr
+
+    def keep(cls: type, name: str) -> None:
+        make = cls.__init__  # type: ignore[misc]
+
+        def making(self: Any, *args: Any, **named: Any) -> None:
+            make(self, *args, **named)
+            if name == "_lock":  # a plain lock
+                setattr(self, name, threading.RLock())
+            locks.append(getattr(self, name))
+
+        wrap(cls, "__init__", making)
+
+    def watch(request: str) -> None:
+        ask = getattr(PatientState, request)
+
+        def asking(self: PatientState, *args: Any) -> Any:
+            if any(lock._is_owned() for lock in locks):
+                callers = [frame.name for frame in traceback.extract_stack()[-7:-1]]
+                found.add(f"{request}: {' → '.join(callers)}")
+            return ask(self, *args)
+
+        wrap(PatientState, request, asking)
+
+    keep(Actions, "lock")
+    keep(RefetchQueue, "_lock")
+    keep(RefusedTables, "_lock")
+    for request in ("get", "put", "delete", "keys"):
+        watch(request)
+    yield found
+    assert locks, "no dump was run by this process"

@@ -1,0 +1,93 @@
+"""Changes decided under a lock: made later, in their order, durable when whoever waits goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.capture.pending_changes import PendingChanges
+from tidelog.errors import StateError
+from tidelog.state.sqlite import SqliteState
+
+WAIT_S = 60.0
+
+
+class HungState(SqliteState):
+    """Answers no put before it `goes`; fails as often as `fails` says."""
+
+    fails = 0
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.asked, self.goes = threading.Event(), threading.Event()
+        self.goes.set()
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        self.asked.set()
+        assert self.goes.wait(WAIT_S)
+        if self.fails:
+            self.fails -= 1
+            raise StateError("away")
+        return super().put(key, value, expected_version)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[HungState]:
+    made = HungState(tmp_path / "state.db")
+    yield made
+    made.close()
+
+
+def value(state: SqliteState, key: str) -> Any:
+    document = state.get(key)
+    return None if document is None else document.value
+
+
+def test_nothing_is_asked_before_it_is_flushed_and_all_in_order_then(state: HungState) -> None:
+    changes, told = PendingChanges(state), []
+    changes.put("a", 1)
+    changes.call(lambda: told.append(value(state, "a")))
+    changes.put("a", 2)
+    changes.delete("a")
+    changes.put("a", 3)
+    assert not state.asked.is_set()
+    changes.flush()
+    assert (told, value(state, "a")) == ([1], 3)
+
+
+def test_change_that_failed_is_made_before_those_behind_it(state: HungState) -> None:
+    changes = PendingChanges(state)
+    state.fails = 1
+    changes.put("a", 1)
+    changes.put("a", 2)
+    with pytest.raises(StateError):
+        changes.flush()
+    assert value(state, "a") is None
+    changes.put("b", 3)
+    changes.flush()
+    assert (value(state, "a"), value(state, "b")) == (2, 3)
+
+
+def test_who_asks_for_more_waits_for_nobody_and_who_flushes_waits_for_all_before(
+    state: HungState,
+) -> None:
+    changes = PendingChanges(state)
+    changes.put("a", 1)
+    state.asked.clear()
+    state.goes.clear()
+    first = threading.Thread(target=changes.flush)
+    first.start()
+    assert state.asked.wait(WAIT_S)
+    changes.put("b", 2)  # at once, though the store does not answer
+    second = threading.Thread(target=changes.flush)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive(), "what it flushes stands behind what hangs"
+    state.goes.set()
+    for thread in (first, second):
+        thread.join(WAIT_S)
+    assert (value(state, "a"), value(state, "b")) == (1, 2)

@@ -1,0 +1,65 @@
+"""What is refused and owed, over restarts, with a state store on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.notifications import Notification
+from tidelog.model.schema import TableName
+from tidelog.ports import Refusal
+from tidelog.state.sqlite import SqliteState
+
+T, U = TableName("public", "t"), TableName("public", "u")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[SqliteState]:
+    made = SqliteState(tmp_path / "state.db")
+    yield made
+    made.close()
+
+
+def known(state: SqliteState) -> RefusedTables:
+    return RefusedTables(state, lambda _notification: None)
+
+
+def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None:
+    refused = known(state)
+    refused.refuse("log", T, Refusal("it has no key"))
+    assert [line["table"] for line in known(state).summary()] == ["public.t"]
+    refused.owe(U)
+    refused.failed(T, "no right to read")
+    assert not known(state).owed(U), "what a decision owes is stored once its lock was let go"
+    refused.flush()
+    after = known(state)
+    assert after.owed(U)
+    assert after.owed(T)
+    after.mend("log", T)
+    assert after.of(T) is not None, "the right is missing still"
+    assert known(state).of(T) == after.of(T)
+
+
+def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
+    """Also one that the log refused as well: nothing is left of it."""
+    refused = known(state)
+    refused.owe(T)
+    refused.refuse("log", T, Refusal("it has no key"))
+    refused.keep([U])
+    assert not refused.any_left
+    assert not known(state).any_left
+
+
+def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
+    state: SqliteState,
+) -> None:
+    told: list[Notification] = []
+    refused = RefusedTables(state, told.append)
+    for _ in range(2):
+        refused.hold("catalogue", {T: Refusal("it has no key")})
+    for _ in range(2):
+        refused.hold("catalogue", {})
+    assert [str(notification.type) for notification in told] == ["SKIPPED", "RESUMED"]

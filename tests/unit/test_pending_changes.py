@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.held_locks import asked_under_locks
 
+from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.patient_state import PatientState
 from tidelog.capture.pending_changes import PendingChanges
 from tidelog.errors import StateError
 from tidelog.state.sqlite import SqliteState
@@ -91,3 +94,19 @@ def test_who_asks_for_more_waits_for_nobody_and_who_flushes_waits_for_all_before
     for thread in (first, second):
         thread.join(WAIT_S)
     assert (value(state, "a"), value(state, "b")) == (1, 2)
+
+
+def test_what_is_asked_under_the_lock_of_dumps_is_found(
+    state: HungState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the tests of dumps look for."""
+    with asked_under_locks(monkeypatch) as found:
+        patient = PatientState(state, lambda: None)
+        changes = PendingChanges(patient)
+        actions = Actions(changes.flush)
+        with actions.commanded():
+            changes.put("a", 1)
+        assert not found
+        with actions.lock:
+            patient.get("a")
+    assert [asked.partition(":")[0] for asked in found] == ["get"]

@@ -29,8 +29,6 @@ LEAST = (40, 8)
 SMALL = 30
 """A terminal of no more lines has none for what is also in `tidelog status`."""
 _AMISS = (Severity.WARNING, Severity.CRITICAL)
-OTHERS = 3
-"""Dumps that have a line beside the one that is shown with its tables."""
 
 
 def screen(
@@ -258,8 +256,8 @@ def _keys(view: View, width: int) -> Text:
 
 
 def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> list[Text]:
-    """For several databases: a verdict, how late each one is, when its log is lost, and which answers
-    are bad ones.
+    """For several databases: a verdict, how late each one is, when its log is lost, and what else
+    is amiss.
     """
     lines: list[Text] = []
     for name, history in found.items():

@@ -35,13 +35,14 @@ pytestmark = pytest.mark.integration
 TABLES = 20
 SIZES = ((80, 24), (100, 30), (160, 50))
 TIME = r"\d\d:\d\d:\d\d"
+WHEN = rf"([\d-]+ )?{TIME}"
 ANSWERS = {
-    "log": rf"the slot keeps \S+, with \S+ to spare; at this rate it is lost in \S+, at {TIME}",
+    "log": rf"the slot keeps \S+, with \S+ to spare; at this rate it is lost in .+?, at {WHEN}",
     "tables": r"1 of 21 with a problem: public.clicks \(captured in part: it has no primary key\)",
-    "dump": rf"nightly \(and 1 more dump\): \d+ of 21 tables to go, about \S+, until {TIME}",
+    "dump": rf"nightly \(and 1 more dump\): \d+ of 20 tables to go, about \S+, until {WHEN}",
     "paused": r"dump again by otto@db-host",
     "verify": "2 differed: public.t01 in copy, public.t02 in copy; "
-    rf"20 copies compared at ([\d-]+ )?{TIME}",
+    rf"20 copies compared at {WHEN}",
 }
 LATE = (r"shop/copy is \S+ behind \([\d,]+ records\), and fails", "shop/search .*in dead letters")
 VERDICT = "Verify found that public.t01 in copy and 1 more copy differed from the source."
@@ -50,8 +51,8 @@ VERDICT = "Verify found that public.t01 in copy and 1 more copy differed from th
 @pytest.fixture
 def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr(source_watch, "RATE_FROM_S", 6.0)
-    # The latest checkpoints let go of nothing that an old transaction needs.
-    with PostgresServer(settings={"max_slot_wal_keep_size": "1GB"}) as server:
+    # So much that the slot dies in hours: else that would be the verdict.
+    with PostgresServer(settings={"max_slot_wal_keep_size": "50GB"}) as server:
         database, ended = server.create_database("shop"), threading.Event()
         with psycopg.connect(database, autocommit=True) as sql:
             for at in range(TABLES):
@@ -64,8 +65,8 @@ def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         writer = threading.Thread(target=writes, args=(database, ended))
         try:
             wait_for(lambda: shop.role() == "leader", "no capture leads")
-            writer.start()
             wait_for(lambda: has_dumped(shop), "the first dump does not end")
+            writer.start()
             make_trouble(shop)
             yield shop
         finally:
@@ -131,7 +132,7 @@ def test_what_is_asked_first_is_on_the_first_screen(troubled: Shop, new_page: Op
             shown = screen_of(troubled.directory, command, *size)
             for wanted in (VERDICT, *(ANSWERS[name] for name in ANSWERS if name != "dump"), *LATE):
                 assert re.search(wanted, shown), f"{command} at {size}: no {wanted}\n{shown}"
-            assert re.search(r"nightly is running: \d+ of 21 tables, .* left", shown), shown
+            assert re.search(r"nightly is running: \d+ of 20 tables, .* left", shown), shown
     page = new_page(troubled.url, OPERATOR, "Anna")
     page.wait_for_selector("#answers dd")
     where = page.locator("#answers").bounding_box()
@@ -142,7 +143,7 @@ def test_what_is_asked_first_is_on_the_first_screen(troubled: Shop, new_page: Op
         assert re.search(wanted, told), f"no {wanted}\n{told}"
     assert page.inner_text("#verdict h1") == VERDICT
     tiles = page.inner_text("#tiles")
-    assert re.search(r"copy is late by.*\n.*(s|min)\n.* to deliver; fails", tiles), tiles
+    assert re.search(r"copy is late by[^;]* to deliver; fails", tiles), tiles
     assert "3 in dead letters" in tiles
     assert page.locator("#tiles .tile.warning").count() == 2
 

@@ -138,7 +138,9 @@ def _dump(status: Mapping[str, Any], dumps: Sequence[Dumping], now_ms: int) -> _
 def _paused(
     source: SourceHealth, pipelines: Sequence[Delivering], dumps: Sequence[Dumping]
 ) -> _Told:
-    found = [("the log", source.paused_by, source.paused_ms)] if source.paused_ms else []
+    found: list[tuple[str, str, int | None]] = []
+    if source.paused_ms:
+        found.append(("the log", source.paused_by, source.paused_ms))
     found += [
         (f"pipeline {each.pipeline}", each.paused_by, each.paused_ms)
         for each in pipelines

@@ -211,7 +211,8 @@ def dumping(
     left += unknown * (sum(sizes) / len(sizes) if sizes else 0)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
     took_s = 0.0 if began is None else (now_ms - began) / 1000
-    share = left_s = None
+    share: float | None = None
+    left_s: float | None = None
     if rows and sizes and not endless:
         share = round(rows / (rows + left), 4)
         left_s = round(left * took_s / rows, 1) if took_s > 0 else None

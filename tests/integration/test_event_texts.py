@@ -17,7 +17,7 @@ from tidelog.app import log_lines
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.schema import TableName
@@ -124,6 +124,10 @@ def test_the_last_lines_are_those_of_the_whole(postgres_log: Config) -> None:
     whole = list(log_lines(postgres_log))
     for count in (0, 1, 2, len(whole), 1000):
         assert list(log_lines(postgres_log, tail=count)) == whole[max(0, len(whole) - count) :]
+    with pytest.raises(
+        UsageError, match=r"--from: the event log ends at offset \d+, before 9{12}$"
+    ):
+        next(log_lines(postgres_log, start=999_999_999_999))
     of_table = list(log_lines(postgres_log, table="public.t"))
     assert list(log_lines(postgres_log, table="public.t", tail=1)) == of_table[-1:]
     following = log_lines(postgres_log, tail=1, follow=True)

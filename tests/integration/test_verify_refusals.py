@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.ports import SourceId
+from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.identity import identify
+from tidelog.sources.postgres.stream.replication import ReplicationStream
 
 pytestmark = pytest.mark.integration
 
@@ -59,8 +64,11 @@ def postgres_source(database: str, postgres: PostgresServer, tmp_path: Path) -> 
     return f"{{kind: postgres, url: '{database}'}}"
 
 
-def begin_log(directory: Path) -> None:
-    EventLogWriter.create(str(directory / "log"), SourceId("postgres", "1", "d"), 1).close()
+NOBODY = SourceId("postgres", "1", "d")
+
+
+def begin_log(directory: Path, source: SourceId = NOBODY) -> None:
+    EventLogWriter.create(str(directory / "log"), source, 1).close()
 
 
 def test_tables_and_outputs_that_are_not_there(
@@ -89,3 +97,62 @@ def test_source_that_lets_nobody_in(
     assert code == 2, said
     assert "password" in said
     assert "wrong@" not in said
+
+
+def test_another_server_than_the_log_s_is_not_compared(
+    postgres_source: str,
+    database: str,
+    postgres18: PostgresServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its rows would differ, or be equal by chance."""
+    code, said = verify(tmp_path, capsys, postgres_source, DELTA)
+    assert (code, "holds database 'd' of system 1, but source.url leads" in said) == (1, True), said
+
+    captured = who_is(database)
+    other = tmp_path / "other"
+    other.mkdir()
+    begin_log(other, captured)
+    assert "SparkStartedError" in verify(other, capsys, postgres_source, DELTA)[1]
+    copy = postgres18.create_database(captured.database)  # of the same name, with the same table
+    postgres18.execute("CREATE TABLE orders (id int PRIMARY KEY)", captured.database)
+    try:
+        source = f"{{kind: postgres, url: '{copy}'}}"
+        code, said = verify(other, capsys, source, DELTA)
+    finally:
+        postgres18.drop_database(captured.database)
+    assert (code, f"of system {captured.system}, but source.url" in said) == (1, True), said
+
+    former = tmp_path / "former"
+    former.mkdir()
+    begin_log(former, replace(captured, timeline=captured.timeline + 1))
+    code, said = verify(former, capsys, postgres_source, DELTA)
+    assert (code, "leads to a former primary" in said) == (1, True), said
+
+
+def who_is(database: str) -> SourceId:
+    with closing(ReplicationStream(database, purpose="test")) as stream:
+        found = stream.identify()
+    return SourceId("postgres", found.system, found.database, found.timeline)
+
+
+def test_another_mysql_server_than_the_log_s_is_not_compared(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = mysql_family_database
+    source = f"{{kind: {mysql_family.flavour}, url: '{mysql_family.dsn(name)}'}}"
+    mysql_family.execute("CREATE TABLE orders (id int PRIMARY KEY)", name)
+    output = f"{{kind: delta, path: lake, tables: ['{name}.orders']}}"
+    begin_log(tmp_path, SourceId(mysql_family.flavour, "another", ""))
+    code, said = verify(tmp_path, capsys, source, output)
+    assert (code, "server another, but source.url leads to" in said) == (1, True), said
+
+    other = tmp_path / "other"
+    other.mkdir()
+    with connect(mysql_family.dsn(name), purpose="test") as connection:
+        begin_log(other, identify(connection))
+    assert "SparkStartedError" in verify(other, capsys, source, output)[1]

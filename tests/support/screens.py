@@ -120,6 +120,11 @@ FAULTS: dict[str, Any] = {
         "spare_bytes": 2 << 30, "kept_s": None, "lost_in_s": 1500.0, "error": None,
     },
     "refused": [_refused(3), _refused(5), _refused(6)],
+    "paused_pipelines": {"shop": {"by": "otto@db-host", "since_ms": NOW_MS - 1_800_000}},
+    "verified": {
+        "at_ms": NOW_MS - 40_000_000, "compared": 500,
+        "differ": ["sales.order_items_001 in lake", "sales.order_items_002 in lake"],
+    },
     "outputs": [
         output("lake", 1300.0, 4_800_000),
         output("search_index", 40.0, 90_000, state="stopped",

@@ -329,7 +329,10 @@ def test_command_that_failed_or_waits_is_told_apart(
     assert "error: no dump is running" in capsys.readouterr().err
     runtime.answers["send_command"] = {**answer, "state": "waiting", "error": None}
     assert invoke("resume", config) == 0
-    assert "No capture has acted on it" in capsys.readouterr().out
+    assert (
+        capsys.readouterr().out
+        == "no capture has acted on it within 10 s; the next one that leads will\n"
+    )
 
 
 def test_log_writes_json_lines(

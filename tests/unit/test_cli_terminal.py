@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,6 +83,17 @@ def test_names_do_nothing_to_a_terminal(
     monkeypatch.setenv("COLUMNS", "100")
     terminal.show({"table": HOSTILE}, as_json=False)
     assert SHOWN in screen.getvalue()
+
+
+def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = FakeTerminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal.complain("the event log is not there; `tidelog capture` begins one\nsecond line")
+    shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+    assert shown == (
+        "error: the event log is not there;\n`tidelog capture` begins one\nsecond line\n"
+    )
 
 
 def test_a_log_record_is_one_line() -> None:

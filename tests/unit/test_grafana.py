@@ -57,6 +57,35 @@ def test_the_file_is_one_that_grafana_imports() -> None:
     assert "id" not in found  # Grafana's own: a file that is imported has none
 
 
+UNITS = {"none", "s", "cps", "Bps", "bytes", "percentunit", "bool_yes_no", "reqps"}
+"""As Grafana's `@grafana/data` (valueFormats/categories.ts) has them."""
+
+
+def test_each_panel_has_what_its_kind_needs() -> None:
+    """By Grafana's schema: https://github.com/grafana/grafana/tree/main/kinds/dashboard"""
+    panels = json.loads(FILE.read_text())["panels"]
+    for panel in panels:
+        assert panel["type"] in ("row", "stat", "timeseries"), panel["title"]
+        assert {"id", "title", "gridPos"} <= panel.keys()
+        if panel["type"] == "row":
+            assert (panel["panels"], panel["gridPos"]["w"]) == ([], 24)
+            continue
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"] in UNITS, panel["title"]
+        if "thresholds" in defaults:
+            steps = defaults["thresholds"]["steps"]
+            assert steps[0]["value"] is None  # from the least on
+            assert [each["value"] for each in steps[1:]] == sorted(x["value"] for x in steps[1:])
+        if panel["type"] == "stat":
+            assert panel["options"]["reduceOptions"]["calcs"] == ["lastNotNull"]
+        names = [target["refId"] for target in panel["targets"]]
+        assert names, panel["title"]
+        assert len(set(names)) == len(names)
+        for target in panel["targets"]:
+            assert {"expr", "legendFormat", "datasource"} <= target.keys()
+
+
 @pytest.mark.skipif(not INSTALLED, reason=WHY)
 def test_prometheus_can_read_each_query(tmp_path: Path) -> None:
     recorded = [{"record": f"q:{at}", "expr": query} for at, query in enumerate(queries())]

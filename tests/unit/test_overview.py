@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
-from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines
+from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, on_screen
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,13 +52,15 @@ def told(found: Overview) -> str:
     return "\n".join(lines(found))
 
 
-def test_a_healthy_system_is_told_in_three_lines() -> None:
+def test_a_healthy_system_is_told_in_a_few_lines() -> None:
     found = overview(status(), NOW_MS)
     assert found.severity is Severity.OK
     assert next(lines(found)) == "✓ All is well: nothing is later than 1s."
-    assert "source   at 0/208C0C0; up to date; the server keeps 1MiB of log" in told(found)
+    assert "source   at 0/208C0C0; up to date" in told(found)
+    assert "log      the slot keeps 1MiB, with 1GiB to spare" in told(found)
+    assert "verify   nothing was compared yet" in told(found)
     assert "output   shop/delta is up to date" in told(found)
-    assert len(list(lines(found))) == 4
+    assert len(list(lines(found))) == 6
 
 
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
@@ -117,7 +119,7 @@ PROBLEMS = {
     ),
     "copy-differs": (
         {"verified": {"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c"]}},
-        Severity.CRITICAL, "public.t in lake and 1 more copies differed",
+        Severity.CRITICAL, "public.t in lake and 1 more copy differed",
     ),
     "log-reading-paused": (
         PAUSED, Severity.INFO,
@@ -284,7 +286,8 @@ def test_what_a_capture_that_is_down_said_last_is_not_told_as_of_now(down: dict[
     assert "still needs in 30min" in lost.sentence
     assert lost.remedy.startswith("Start capture")
     assert "up to date" not in told(found)
-    assert "source   at 0/208C0C0; up to 60min behind; the server kept 1MiB" in told(found)
+    assert "source   at 0/208C0C0; up to 60min behind" in told(found)
+    assert "the slot kept 1MiB, with 1GiB to spare; while capture is down it is lost" in told(found)
     assert "output   shop/delta has all that was captured" in told(found)
     gone = overview(status(**down, **source(lost_in_s=60.0)), NOW_MS)
     assert gone.source.lost_in_s == 0.0
@@ -483,6 +486,91 @@ def test_a_table_without_statistics_is_as_large_as_at_its_last_dump() -> None:
     assert (found.estimated_rows, found.left_s) == (90, pytest.approx(20.0, abs=2))
 
 
+def test_a_large_table_that_has_not_begun_is_not_hidden_by_an_empty_one() -> None:
+    """At its last dump that was empty, so its size is known though the server has no statistics."""
+    before = [
+        table("public.empty", status="done", finished_ms=NOW_MS - 60_000),
+        table("public.large", status="done", rows_read=9000, finished_ms=NOW_MS - 60_000),
+    ]
+    small = table("public.s", status="done", rows_read=1000, started_ms=NOW_MS - 10_000)
+    waits = [table("public.empty"), table("public.large", status="pending")]
+    dumps = dump(*before, dump_id="d0", status="completed")["dumps"]
+    dumps += dump(small, *waits)["dumps"]
+    found = overview(status(dumps=dumps), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.share) == (10_000, 0.1)
+    assert found.left_s == pytest.approx(90, abs=10)
+    new = [table("public.new"), table("public.known", status="pending", estimated_rows=9000)]
+    found = overview(status(**dump(small, *new)), NOW_MS).dumps[0]
+    assert found.estimated_rows is None
+    assert found.left_s == pytest.approx(140, abs=15)  # the new one as the mean of the others
+
+
+def answers(**changes: Any) -> dict[str, str]:
+    found = overview(status(**changes), NOW_MS)
+    return {each.name: f"{each.severity}: {each.text} {each.at_ms or ''}" for each in found.answers}
+
+
+def test_when_the_log_is_lost_is_told_as_a_time() -> None:
+    minute = NOW_MS // 60_000 * 60_000
+    at_this_rate = answers(**source(lost_in_s=5400.0))["log"]
+    assert "ok: the slot keeps 1MiB, with 1GiB to spare; at this rate it is lost in" in at_this_rate
+    assert abs(int(at_this_rate.split()[-1]) - minute - 5_400_000) <= 60_000
+    assert "enough for about 5 days without capture" in answers(**source(lasts_s=432_000.0))["log"]
+    assert "never lost" in answers(**source(spare_bytes=None))["log"]
+    assert answers(**source(spare_bytes=0))["log"].startswith("critical: the slot keeps 1MiB, all")
+    by_age = source(retained_bytes=None, spare_bytes=None, kept_s=604_800.0, lag_s=3600.0)
+    assert "removes its log after 7 days: without capture, what" in answers(**by_age)["log"]
+
+
+def test_a_log_that_nothing_used_up_is_lost_once_capture_is_down() -> None:
+    calm = source(lag_s=0.0, lost_in_s=None, lasts_s=5400.0)
+    found = overview(status(updated_ms=NOW_MS - 3_600_000, leader=None, **calm), NOW_MS)
+    assert found.source.lost_in_s == 1800.0
+    assert "log-nearly-lost" in {each.kind for each in found.problems}
+    assert "while capture is down it is lost in 30min, at" in told(found)
+
+
+def test_what_is_asked_first_has_an_answer_each() -> None:
+    paused = dump(table(), dump_id="d2", status="paused", paused_by="otto@db")["dumps"]
+    found = answers(
+        dumps=[*dump(table("public.a"), table("public.b", status="done"))["dumps"], *paused],
+        refused=[REFUSED],
+        inserts_only=[{**REFUSED, "table": "public.w"}, {**REFUSED, "table": "public.y"}],
+        verified={"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c", "d"]},
+        log_paused=PAUSE,
+    )
+    assert found["tables"].startswith(
+        "warning: 3 of 5 with a problem: public.x (not captured: no key), "
+        "public.w (captured in part: no key) and 1 more"
+    )
+    assert "d1 (and 1 more dump): 1 of 2 tables to go; how long is not known" in found["dump"]
+    assert found["paused"].strip() == "info: the log by me, dump d2 by otto@db"
+    assert found["verify"] == (
+        f"critical: 3 differed: public.t in lake, b in c and 1 more; 3 copies compared at {NOW_MS}"
+    )
+    calm = answers(verified={"at_ms": NOW_MS, "compared": 1, "differ": []}, captured=["public.t"])
+    assert calm["verify"] == f"ok: 1 copy, equal to the source, compared at {NOW_MS}"
+    assert calm["tables"].strip() == "ok: 1 table, all captured whole"
+    assert calm["dump"].strip() == "ok: none runs"
+    assert "paused" not in calm
+    assert answers()["verify"].startswith("info: nothing was compared yet")
+    assert not overview({"leader": None, "standbys": [], "capture": None}, NOW_MS).answers
+
+
+def test_status_fits_a_terminal_and_tears_no_word_apart() -> None:
+    many = [{**REFUSED, "table": f"public.t{at}", "since_ms": 0} for at in range(9)]
+    found = overview(status(refused=many, **source(error="nothing answers")), NOW_MS)
+    shown = on_screen(list(lines(found)), 80, 12)
+    assert len(shown) == 12
+    assert max(map(len, shown)) <= 80
+    assert shown[0] == "✗ The database does not answer: nothing answers"
+    assert shown[-1] == "  … more than fits: tidelog status CONFIG | more"
+    whole = on_screen(list(lines(found)), 80, 100)
+    assert "more than fits" not in whole[-1]
+    words = " ".join("\n".join(lines(found)).split())
+    assert " ".join("\n".join(whole).split()) == words
+
+
 def test_deliveries_are_told_below_their_output() -> None:
     told_of = output(
         committed_ms=NOW_MS - 5000, batch_s=3.0, batch_records=12_000, records_per_s=4000.0,
@@ -491,8 +579,9 @@ def test_deliveries_are_told_below_their_output() -> None:
     )  # fmt: skip
     found = overview(status(outputs=[told_of]), NOW_MS)
     assert found.problems == ()  # the failure is over, and the rejections are days old
-    below = told(found).split("output   shop/delta is up to date\n")[1].split("\n")[0]
-    assert "12,000 records in 3s, 4,000 a second; 7 in dead letters; failed last at" in below
+    told_first = "output   shop/delta is up to date; 7 in dead letters\n"
+    below = told(found).split(told_first)[1].split("\n")[0]
+    assert "12,000 records in 3s, 4,000 a second; failed last at" in below
     assert "the broker is down" in below
     assert below.endswith("…")
     assert len(below) < 300

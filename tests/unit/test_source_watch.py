@@ -63,6 +63,18 @@ def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> No
     assert found == pytest.approx(room / 100, rel=0.3)
 
 
+def test_how_long_the_room_lasts_without_capture_is_told_also_while_nothing_uses_it_up() -> None:
+    watch = SourceWatch()
+    for second in range(0, 600, 5):
+        watch.observe(float(second), 0, load(50 * second, spare_bytes=100_000))
+    found = watch.summary(600.0, 0)
+    assert (found["lost_in_s"], found["lasts_s"]) == (None, 2000.0)
+    idle = SourceWatch()
+    for second in range(0, 600, 5):
+        idle.observe(float(second), 0, load(7, spare_bytes=100_000))
+    assert idle.summary(600.0, 0)["lasts_s"] is None
+
+
 def test_room_that_comes_back_is_not_about_to_be_lost() -> None:
     for seconds in range(50, 600, 15):
         watch = SourceWatch()
@@ -76,6 +88,7 @@ def test_a_trend_is_not_told_from_a_moment_and_not_without_a_limit() -> None:
     assert watch.summary(100.0, 0)["lost_in_s"] is None
     watch.observe(700.0, 0, load(1000))
     assert watch.summary(700.0, 0)["lost_in_s"] is None
+    assert watch.summary(700.0, 0)["lasts_s"] is None
 
 
 def test_a_capture_that_was_away_is_as_late_as_what_it_captures_until_it_was_level() -> None:

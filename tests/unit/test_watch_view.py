@@ -224,7 +224,8 @@ def test_drops_and_batches_have_their_lines() -> None:
     }  # fmt: skip
     text = picture([{**status(), "outputs": [told], "drops": [drop]}])
     assert "activity public.orders: inserts fell from 340 to 0 a minute at" in text
-    assert "500 records in 2s, 250 a second; 3 in dead letters" in text
+    assert "shop/lake is up to date; 3 in dead letters" in text
+    assert "500 records in 2s, 250 a second" in text
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 8), (80, 24), (300, 100)])

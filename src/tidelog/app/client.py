@@ -224,6 +224,8 @@ def log_lines(
     offset = log.head_offset if start is None else start
     if offset < 0:
         raise UsageError("--from: an offset is not negative")
+    if offset > (end := log.latest_offset(durable=False)):
+        raise UsageError(f"--from: the event log ends at offset {end}, before {offset}")
     if tail is not None:
         end = log.latest_offset(durable=False)
         last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)

@@ -53,8 +53,8 @@ def send(
             terminal.emit({"dump": name, **result} if name else result)
     elif result["state"] == "waiting":
         terminal.say(
-            f"{name or command.type}: waiting. No capture has acted on it within {timeout_s:g} s; "
-            "the next one that leads will."
+            f"{f'dump {name}: ' if name else ''}no capture has acted on it within {timeout_s:g} s; "
+            "the next one that leads will"
         )
     elif not quiet:
         for line in sentences(command.type, result["details"]):

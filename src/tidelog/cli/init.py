@@ -44,7 +44,9 @@ def init(
     except OSError as error:
         raise UsageError(f"{config} can't be written: {error.strerror}") from None
     count = sum(found.schemas.values())
-    named = ", ".join(f"{name} ({n})" for name, n in list(found.schemas.items())[:5])
+    several = len(found.schemas) > 1
+    shown = list(found.schemas.items())[:5]
+    named = ", ".join(f"{name} ({n})" if several else name for name, n in shown)
     more = f" and {len(found.schemas) - 5} more" if len(found.schemas) > 5 else ""
     tables = "1 table" if count == 1 else f"{count:,} tables"
     terminal.say(f"wrote {config}: {tables} in {named or 'no schema yet'}{more}")

@@ -227,6 +227,8 @@ def log(
     loaded = client.load(config)
     from tidelog import app
 
+    if follow and tail == 0 and sys.stderr.isatty():  # else nothing would show that it works
+        terminal.say_in_words("new events follow as they come; Ctrl-C ends", error=True)
     try:
         lines = app.log_lines(
             loaded, table=table, start=first, tail=tail, follow=follow, dumps=dumps

@@ -4,7 +4,9 @@ pipe, where there is no colour.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from tidelog.model.units import brief_span, counted, format_bytes
 
 if TYPE_CHECKING:
     from tidelog.app.overview import (
+        Answer,
         Delivering,
         Drop,
         Dumping,
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
         Overview,
         Problem,
         SourceHealth,
-        Verified,
     )
 
 SHOWN, OF_A_KIND = 8, 2
@@ -36,42 +38,84 @@ _NAME = 9
 
 
 def show(found: Overview) -> None:
-    """Write the overview to stdout."""
-    for line in lines(found, colour=sys.stdout.isatty()):
-        say(line)
+    """Write the overview to stdout; on a terminal, no word is torn apart, and what it has no room
+    for is counted.
+    """
+    if not sys.stdout.isatty():
+        for line in lines(found):
+            say(line)
+        return
+    width, height = shutil.get_terminal_size()
+    for line in on_screen(list(lines(found)), width, height - 1):
+        say(_painted(line))
 
 
-def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
-    """The worst first: verdict, facts, then each problem with what to do."""
-    yield _signed(found.severity, found.verdict, colour)
+def on_screen(told: Sequence[str], width: int, height: int) -> list[str]:
+    """So many lines of `lines` as such a terminal shows, broken between words."""
+    shown: list[str] = []
+    for at, line in enumerate(told):
+        blank = len(line) - len(line.lstrip())
+        hang = 2 + _NAME if blank == 2 else blank or 2
+        broken = textwrap.wrap(
+            line,
+            max(40, width),
+            subsequent_indent=" " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        left = at + 1 < len(told)
+        if len(shown) + len(broken) + left > height and shown:
+            return [*shown[: height - 1], "  … more than fits: tidelog status CONFIG | more"]
+        shown += broken
+    return shown
+
+
+def _painted(line: str) -> str:
+    for code, sign in SIGNS.values():
+        if line.startswith(f"{sign} "):
+            return coloured(sign, code) + line[len(sign) :]
+    return line
+
+
+def lines(found: Overview) -> Iterator[str]:
+    """The worst first: verdict and what to do, answers, facts, then the other problems."""
+    yield _signed(found.severity, found.verdict)
+    few = few_of_each(found.problems)
+    if few and few[0].sentence == found.verdict:
+        yield from _remedy(few.pop(0))
     if found.at_ms is not None:
-        yield _fact("capture", of_capture(found))
         yield _fact("source", of_source(found))
-    for pipeline in found.pipelines[:SHOWN]:
-        yield _fact("pipeline", of_pipeline(pipeline))
-    yield from _more(len(found.pipelines), "pipelines")
-    for output in found.outputs[:SHOWN]:
-        yield _fact("output", of_output(output, down=bool(found.source.silent_s)))
-        if told := of_deliveries(output):
-            yield _fact("", told)
-    yield from _more(len(found.outputs), "outputs")
-    if found.verified is not None:
-        yield _fact("verify", of_verify(found.verified))
-    if found.drops:
-        yield _fact("activity", of_drops(found.drops))
+    for answer in found.answers:
+        if answer.name != "dump":  # each has its own line
+            yield _fact(answer.name, of_answer(answer))
     for dump in found.dumps[:SHOWN]:
         yield _fact("dump", of_dump(dump))
     yield from _more(len(found.dumps), "dumps")
     if found.dumps and found.throttled:
         yield _fact("", f"slowed down: {found.throttled}")
-    few = few_of_each(found.problems)
-    for place, problem in enumerate(few):
-        if place or problem.sentence != found.verdict:
-            yield _signed(problem.severity, problem.sentence, colour)
-        yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
-        yield f"    see {problem.page}"
-    if more := len(found.problems) - len(few):
-        yield f"  … {more} more problems: --json has them"
+    for output in found.outputs[:SHOWN]:
+        yield _fact("output", of_output(output, down=bool(found.source.silent_s)))
+        if told := of_deliveries(output):
+            yield _fact("", told)
+    yield from _more(len(found.outputs), "outputs")
+    if found.drops:
+        yield _fact("activity", of_drops(found.drops))
+    for problem in few:
+        yield _signed(problem.severity, problem.sentence)
+        yield from _remedy(problem)
+    told_of = len(few) + (bool(found.problems) and found.problems[0].sentence == found.verdict)
+    if more := len(found.problems) - told_of:
+        yield f"  … {counted(more, 'more problem')}: --json has them"
+    if found.at_ms is not None:
+        yield _fact("capture", of_capture(found))
+    for pipeline in found.pipelines[:SHOWN]:
+        yield _fact("pipeline", of_pipeline(pipeline))
+    yield from _more(len(found.pipelines), "pipelines")
+
+
+def _remedy(problem: Problem) -> Iterator[str]:
+    yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
+    yield f"    see {problem.page}"
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
@@ -125,9 +169,14 @@ def _more(count: int, of: str) -> Iterator[str]:
         yield f"  … {count - SHOWN} more {of}: --json has them"
 
 
-def _signed(severity: str, sentence: str, colour: bool) -> str:
-    code, sign = SIGNS[severity]
-    return f"{coloured(sign, code) if colour else sign} {printable(sentence)}"
+def _signed(severity: str, sentence: str) -> str:
+    _code, sign = SIGNS[severity]
+    return f"{sign} {printable(sentence)}"
+
+
+def of_answer(answer: Answer) -> str:
+    """With its time, in this machine's time zone."""
+    return answer.text if answer.at_ms is None else f"{answer.text} {_local(answer.at_ms)}"
 
 
 def of_capture(found: Overview) -> str:
@@ -164,7 +213,7 @@ def _who(found: Overview | Delivering, does: str) -> str:
 
 
 def of_source(found: Overview) -> str:
-    """How late capture is, and what the server keeps for it."""
+    """Where capture is, and how late."""
     source = found.source
     parts = []
     if source.position is not None:
@@ -172,14 +221,6 @@ def of_source(found: Overview) -> str:
     if source.lag_s is not None:
         behind = "" if not source.lag_bytes else f" ({format_bytes(source.lag_bytes)})"
         parts.append(f"{_late(source)}{behind}")
-    if source.retained_bytes is not None:
-        keeps = "kept" if source.silent_s else "keeps"
-        kept = f"the server {keeps} {format_bytes(source.retained_bytes)} of log for it"
-        if source.spare_bytes is not None:
-            kept += f", {format_bytes(source.spare_bytes)} to spare"
-        parts.append(kept)
-    if source.lost_in_s is not None:
-        parts.append(f"{brief_span(source.lost_in_s * 1000)} until that is removed")
     return "; ".join(parts) or "not asked yet"
 
 
@@ -191,22 +232,27 @@ def _late(source: SourceHealth) -> str:
 
 
 def of_output(output: OutputHealth, *, down: bool = False) -> str:
-    """How late an output is. ``down``: capture is down, so newer changes are not known."""
+    """How late an output is, whether it fails, how many records it rejected. ``down``: capture is
+    down, so newer changes are not known.
+    """
+    from tidelog.app.overview.problems import fails
+
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
+    rejected = f"; {output.rejected:,} in dead letters" if output.rejected else ""
     if not output.behind_records:
-        return f"{name} has all that was captured" if down else f"{name} is up to date"
+        return f"{name} {'has all that was captured' if down else 'is up to date'}{rejected}"
     records = f"{output.behind_records:,} records"
+    failing = ", and fails" if fails(output) else ""
     if output.lag_s is None:
-        return f"{name} is {records} behind"
-    return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
+        return f"{name} is {records} behind{failing}{rejected}"
+    late = brief_span(output.lag_s * 1000)
+    return f"{name} is {late} behind ({records}){failing}{rejected}"
 
 
 def of_deliveries(output: OutputHealth) -> str:
-    """The batch under way if it takes long, how the last one went, how many records it rejected,
-    and what failed last.
-    """
+    """The batch under way if it takes long, how the last one went, and what failed last."""
     parts = []
     if output.begun_ms is not None:
         records = counted(output.begun_records, "record")
@@ -218,20 +264,25 @@ def of_deliveries(output: OutputHealth) -> str:
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
         parts.append(text)
-    if output.rejected:
-        parts.append(f"{output.rejected:,} in dead letters")
-    if output.last_error is not None and output.last_error_ms is not None and not output.error:
-        failed = " ".join(output.last_error.split())
-        brief = failed if len(failed) <= MESSAGE else f"{failed[: MESSAGE - 1]}…"
-        parts.append(f"failed last at {_local(output.last_error_ms)}: {brief}")
+    if output.last_error_ms is not None and (failed := _failed(output)):
+        parts.append(f"failed last at {_local(output.last_error_ms)}: {failed}")
     return "; ".join(parts)
 
 
-def of_verify(found: Verified) -> str:
-    """What was compared last, and when."""
-    copies = "1 copy was" if found.compared == 1 else f"{found.compared} copies were"
-    said = f"{copies} compared at {_local(found.at_ms)}"
-    return f"{said}; {len(found.differ)} differed" if found.differ else f"{said} and equal"
+def of_failure(output: OutputHealth) -> str:
+    """What stopped it, or fails now; empty: nothing does."""
+    from tidelog.app.overview.problems import fails
+
+    return _brief(output.error or (output.last_error if fails(output) else ""))
+
+
+def _failed(output: OutputHealth) -> str:
+    return "" if output.error else _brief(output.last_error)
+
+
+def _brief(error: str | None) -> str:
+    failed = " ".join((error or "").split())
+    return failed if len(failed) <= MESSAGE else f"{failed[: MESSAGE - 1]}…"
 
 
 def of_drops(drops: Sequence[Drop]) -> str:
@@ -251,7 +302,8 @@ def of_dump(dump: Dumping) -> str:
     text += f", {dump.rows:,} rows"
     if dump.estimated_rows:
         text += f" of about {dump.estimated_rows:,}"
-        text += f" ({min(99, 100 * dump.rows // dump.estimated_rows)} %)"
+    if dump.share is not None:
+        text += f" ({min(99, int(100 * dump.share))} %)"
     if dump.left_s is not None and dump.status == "running":
         text += f", about {brief_span(dump.left_s * 1000)} left"
     return text

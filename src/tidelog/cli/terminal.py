@@ -14,6 +14,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.printable import printable
@@ -72,9 +73,17 @@ def say_in_words(sentence: str, *, error: bool = False) -> None:
 
 
 def complain(text: str) -> None:
-    """Write an error to stderr."""
-    label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    sys.stderr.write(f"{label} {printable(text, lines=True)}\n")
+    """Write an error to stderr; on a terminal in lines that break between words."""
+    said = f"error: {printable(text, lines=True)}"
+    if sys.stderr.isatty():
+        width = max(20, shutil.get_terminal_size().columns)
+        broken = (
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for line in said.split("\n")
+        )
+        said = "\n".join(chain.from_iterable(broken))
+        said = f"{coloured('error:', '1;31')}{said.removeprefix('error:')}"
+    sys.stderr.write(f"{said}\n")
 
 
 def coloured(text: str, code: str) -> str:

@@ -6,6 +6,7 @@ nothing themselves.
 
 from tidelog.app.overview.build import dumping, overview
 from tidelog.app.overview.document import (
+    Answer,
     Delivering,
     Drop,
     Dumping,
@@ -23,6 +24,7 @@ from tidelog.app.overview.document import (
 from tidelog.app.overview.outputs import outputs_of
 
 __all__ = [
+    "Answer",
     "Delivering",
     "Drop",
     "Dumping",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from tidelog.app.overview.answers import answers_of
 from tidelog.app.overview.document import (
     VERSION,
     Delivering,
@@ -23,7 +24,6 @@ from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.steering.danger import Kept
 from tidelog.model.units import brief_span
 
@@ -53,6 +53,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     found = problems_of(status, source, outputs, age_s, now_ms)
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
     severity = problems[0].severity if problems else Severity.OK
+    pipelines, tables = tuple(_pipelines(status)), tuple(tables_of(status))
+    verified = _verified(status)
+    asked = (source, pipelines, tables, dumps, verified, problems, now_ms)
     return Overview(
         version=VERSION,
         severity=severity,
@@ -71,12 +74,13 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         outputs=outputs,
         dumps=dumps,
         problems=problems,
-        pipelines=tuple(_pipelines(status)),
-        tables=tuple(tables_of(status)),
+        pipelines=pipelines,
+        tables=tables,
         options=dict(status.get("dump_options") or {}),
         lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
-        verified=_verified(status),
+        verified=verified,
         drops=tuple(_drop(each) for each in status.get("drops") or ()),
+        answers=tuple(answers_of(status, *asked)) if status.get("capture") is not None else (),
     )
 
 
@@ -108,6 +112,8 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
     told = dict(status.get("source") or {})
     lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
     if silent_s:
+        if lost_in_s is None:  # from now on nothing lets go of its log
+            lost_in_s = told.get("lasts_s")
         told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
     kept = Kept.told(told)
@@ -123,6 +129,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
         silent_s=silent_s,
         paused_by=paused.get("by", ""),
         paused_ms=paused.get("since_ms"),
+        lasts_s=told.get("lasts_s"),
     )
 
 
@@ -185,37 +192,39 @@ def dumping(
     tables = dump.get("tables") or ()
     done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
-    total, left = 0, 0
-    known = True
-    shares, endless = 0.0, False
+    sizes: list[int] = []
+    left, unknown, endless = 0.0, 0, False
     for table in tables:
         read = table.get("rows_read", 0)
         expected = _expected(table, before)
         if table_has_ended(table):
             expected = read
             done += 1
-        known = known and expected is not None
-        endless = endless or (expected is None and table.get("status") != TableStatus.PENDING)
-        shares += min(1.0, read / expected) if expected else table_has_ended(table)
-        total += max(read, expected or 0)
-        left += max(0, (expected or 0) - read)
+        if expected is not None:
+            sizes.append(max(read, expected))
+            left += max(0, expected - read)
+        elif read:
+            endless = True  # nobody knows how large it is, nor is it like those to come
+        else:
+            unknown += 1
+    known = not unknown and not endless
+    left += unknown * (sum(sizes) / len(sizes) if sizes else 0)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
     took_s = 0.0 if began is None else (now_ms - began) / 1000
-    left_s = None
-    if known and rows and took_s > 0:
-        left_s = round(left * took_s / rows, 1)
-    elif (
-        rows and shares and took_s > 0 and not endless
-    ):  # as if those to come were as large as those before
-        left_s = round(took_s * (len(tables) - shares) / shares, 1)
+    share: float | None = None
+    left_s: float | None = None
+    if rows and sizes and not endless:
+        share = round(rows / (rows + left), 4)
+        left_s = round(left * took_s / rows, 1) if took_s > 0 else None
     return Dumping(
         dump_id=dump["dump_id"],
         status=dump["status"],
         tables=len(tables),
         tables_done=done,
         rows=rows,
-        estimated_rows=total if known else None,
+        estimated_rows=sum(sizes) if known else None,
         left_s=left_s,
+        share=share,
         mode=dump.get("mode") or "",
         reason=dump.get("reason") or "",
         paused_by=dump.get("paused_by") or "",
@@ -238,6 +247,9 @@ def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None
         return keys
     if table.get("where") is not None:
         return None  # the estimate is of the whole table
-    estimated = table.get("estimated_rows") or before.get(table["table"])
+    estimated, last = table.get("estimated_rows"), before.get(table["table"])
+    if not estimated and last == 0 and not table.get("rows_read"):
+        return 0  # it was empty
+    estimated = estimated or last
     # One that was read beyond its estimate has an end that nobody knows.
     return estimated if estimated and estimated > table.get("rows_read", 0) else None

@@ -60,6 +60,8 @@ class SourceHealth:
             what has become of it since, if the source went on. 0.0: it is as of now.
         paused_ms: since when its log is not read because somebody paused that; None: it is read.
         paused_by: by whom, as far as that is known.
+        lasts_s: how long ``spare_bytes`` lasts without capture, as its log grew in the last
+            minutes.
     """
 
     position: str | None
@@ -72,6 +74,7 @@ class SourceHealth:
     silent_s: float = 0.0
     paused_by: str = ""
     paused_ms: int | None = None
+    lasts_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,8 @@ class Dumping:
         held: why capture itself has paused it, in sentences; nobody's command resumes it.
         reading: the tables that are read at the moment.
         failed: tables of it that could not be dumped.
+        share: how much of it is read, from 0.0 to 1.0, of rows, with the same assumption. None: not
+            known.
     """
 
     dump_id: str
@@ -215,6 +220,7 @@ class Dumping:
     reading: tuple[TableBeingRead, ...] = ()
     failed: int = 0
     held: str = ""
+    share: float | None = None
 
 
 @dataclass(slots=True)
@@ -273,6 +279,26 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What an operator asks first, in a line.
+
+    Attributes:
+        name: ``log``: when the source removes what capture needs; ``tables``: which are refused or
+            captured in part; ``dump``: what it still needs; ``paused``: what, and by whom;
+            ``verify``: what it found last.
+        severity: of the worst problem that it is about.
+        brief: a word or two.
+        text: it ends so that ``at_ms`` may follow, in the reader's time zone; None: nothing does.
+    """
+
+    name: str
+    severity: Severity
+    brief: str
+    text: str
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The whole.
 
@@ -292,6 +318,7 @@ class Overview:
         lanes: the chunks that began last, in that order.
         verified: None: nothing was compared yet.
         drops: sudden drops of the last day, those that last first.
+        answers: what is asked first, for every first screen.
     """
 
     version: int
@@ -317,6 +344,7 @@ class Overview:
     lanes: tuple[Lane, ...] = ()
     verified: Verified | None = None
     drops: tuple[Drop, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

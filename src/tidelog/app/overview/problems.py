@@ -328,7 +328,8 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
 def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
     differ = (status.get("verified") or {}).get("differ") or ()
     if differ:
-        others = f" and {len(differ) - 1} more copies" if len(differ) > 1 else ""
+        more = len(differ) - 1
+        others = f" and {more} more {'copy' if more == 1 else 'copies'}" if more else ""
         yield _problem(
             "copy-differs",
             Severity.CRITICAL,
@@ -354,4 +355,5 @@ def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:
 def _problem(
     kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
 ) -> Problem:
+    sentence = " ".join(sentence.split())  # a driver's message may be of several lines
     return Problem(kind, severity, about, sentence, remedy, f"{_PAGE}#{entry}")

@@ -145,6 +145,10 @@ class SourceKind(Protocol):
         """What `tidelog check` finds out. Changes nothing, never raises for what it checks."""
         ...
 
+    def check_source(self, expected: SourceId) -> None:
+        """Raises SourceChangedError if ``source.url`` leads to another source. Connects."""
+        ...
+
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
         """Typed values as texts that the source reads as values of a key."""

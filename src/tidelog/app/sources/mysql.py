@@ -33,6 +33,7 @@ from tidelog.sources.mysql.chunks.key_texts import key_texts
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
 from tidelog.sources.mysql.stream.gtids import SeenGtids
@@ -171,6 +172,13 @@ class MySqlKind:
             cascades=source.cascades,
             snapshot_mode=source.snapshot_mode,
         ).check()
+
+    def check_source(self, expected: SourceId) -> None:
+        with (
+            connect(self._url, purpose="identity") as connection,
+            translated("asking who the source is"),
+        ):
+            check_same(identify(connection), expected)
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:

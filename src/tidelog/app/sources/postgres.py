@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,8 @@ from tidelog.sources.postgres.connect import LOOKING, connect, translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
+from tidelog.sources.postgres.stream.replication import ReplicationStream
+from tidelog.sources.postgres.stream.server import check_same
 from tidelog.sources.postgres.stream.slot_owner import SLOT_KEY, SlotOwner
 from tidelog.sources.postgres.stream.slots import drop_useless
 from tidelog.sources.postgres.stream.standby import in_recovery
@@ -246,6 +249,10 @@ class PostgresKind:
             return owner.claimed
         finally:
             state.close()
+
+    def check_source(self, expected: SourceId) -> None:
+        with closing(ReplicationStream(self._dsn, purpose="identity")) as stream:
+            check_same(stream, expected)
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:

@@ -68,10 +68,12 @@ def verify(
     path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
-    catalogue = source_kind(config).catalogue()
+    kind, log = source_kind(config), EventLog.open(path)
+    catalogue = kind.catalogue()
     reports: list[dict[str, Any]] = []
     try:
         chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
+        kind.check_source(log.captured_from)  # its rows are no others'
         source = ComparedSource(config)
         try:
             on_progress({"stage": "Spark starts"})

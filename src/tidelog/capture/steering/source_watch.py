@@ -29,6 +29,7 @@ class SourceWatch:
         self._lock = threading.Lock()
         self._ends: deque[tuple[float, int]] = deque()  # where the log ended when, ascending
         self._spare: deque[tuple[float, int]] = deque()
+        self._written: deque[tuple[float, int]] = deque()  # where the log ended, of the same times
         self._load: SourceLoad | None = None
         self._first_end: int | None = None  # what lay before it, nobody has seen come
         self._failed: tuple[str, int] | None = None
@@ -64,10 +65,13 @@ class SourceWatch:
             spare = load.retention.spare_bytes
             if spare is None:
                 self._spare.clear()
+                self._written.clear()
                 return
             self._spare.append((now_s, spare))
+            self._written.append((now_s, load.end))
             while self._spare[0][0] < now_s - RATE_OVER_S:
                 self._spare.popleft()
+                self._written.popleft()
 
     def failed(self, message: str, now_ms: int) -> None:
         """The source could not be asked; ``message`` holds no cell values."""
@@ -81,7 +85,8 @@ class SourceWatch:
         ``position``: as the server writes it. ``lag_s``: since when its log ends behind
         ``reached``, as exact as it is asked often. ``retained_bytes``, ``spare_bytes``, ``kept_s``:
         see `tidelog.ports.Retention`. ``lost_in_s``: until it removes what capture needs, if it
-        goes on as in the last minutes. ``error``, ``error_since_ms``: it does not answer.
+        goes on as in the last minutes. ``lasts_s``: until then if capture stopped now. ``error``,
+        ``error_since_ms``: it does not answer.
         """
         with self._lock:
             load = self._load
@@ -94,6 +99,7 @@ class SourceWatch:
                 "spare_bytes": retention.spare_bytes,
                 "kept_s": retention.kept_s,
                 "lost_in_s": self._lost_in_s(),
+                "lasts_s": self._lasts_s(),
                 "error": message,
                 "error_since_ms": since_ms,
             }
@@ -122,3 +128,11 @@ class SourceWatch:
         if before <= now:
             return None
         return round(now * (last - began) / (before - now), 1)
+
+    def _lasts_s(self) -> float | None:
+        """Room is told by size where positions are bytes."""
+        if not self._written or self._written[-1][0] - self._written[0][0] < RATE_FROM_S:
+            return None
+        (began, first), (last, end) = self._written[0], self._written[-1]
+        spare = self._spare[-1][1]
+        return round(spare * (last - began) / (end - first), 1) if end > first else None

@@ -41,12 +41,17 @@ def bar(share: float, cells: int, style: str = "cyan") -> Text:
     return Text(FULL * full, style=style).append(EMPTY * (cells - full), style="dim")
 
 
-def total_line(history: Sequence[Status], dump: Mapping[str, Any], width: int) -> Text:
-    """A bar for all of it, and how fast it is read."""
+def total_line(
+    history: Sequence[Status], dump: Mapping[str, Any], width: int, share: float | None = None
+) -> Text:
+    """A bar for all of it, and how fast it is read. ``share``: as an overview has it; None: by its
+    tables.
+    """
     shares = [share_read(table) for table in dump.get("tables") or ()]
-    known = [share for share, _ in shares if share is not None]
+    known = [each for each, _ in shares if each is not None]
     read, total = _rows(dump)
-    share = read / total if total else sum(known) / max(1, len(shares))
+    if share is None:
+        share = read / total if total else sum(known) / max(1, len(shares))
     if dump_goes_on(dump):
         share = min(0.99, share)
     text = Text(" " * NAME).append_text(bar(share, max(10, min(60, width - 44))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from rich.text import Text
 
@@ -25,8 +26,9 @@ from tidelog.model.printable import printable
 STYLES = {"32": "green", "36": "cyan", "33": "yellow", "31": "red"}
 STALE_AFTER_S = 10.0
 LEAST = (40, 8)
-OTHERS = 3
-"""Dumps that have a line beside the one that is shown with its tables."""
+SMALL = 30
+"""A terminal of no more lines has none for what is also in `tidelog status`."""
+_AMISS = (Severity.WARNING, Severity.CRITICAL)
 
 
 def screen(
@@ -55,7 +57,8 @@ def screen(
         _verdict(found, view, now_ms, width),
         _here(view, width),
         section(1, _source(found, width), 2),
-        section(2, _outputs(found, width), 3, "outputs: tidelog status --json"),
+        *_answers(found, width),
+        section(2, _outputs(found, width, height), 3, "outputs: tidelog status --json"),
         section(3, _drops(found, width), 1),
         *_dumps(found, history, view, width),
         _problems(found, view, width),
@@ -110,8 +113,26 @@ def _source(found: Overview, width: int) -> list[Text]:
     return [] if found.at_ms is None else fact("source", say.of_source(found), width)
 
 
-def _outputs(found: Overview, width: int) -> list[Text]:
-    """The latest first."""
+def _answers(found: Overview, width: int) -> Iterator[ScreenSection]:
+    """What is asked first; a dump has lines of its own."""
+    for answer in found.answers:
+        if answer.name != "dump":
+            code, _sign = SIGNS[answer.severity]
+            style = STYLES[code] if answer.severity in _AMISS else ""
+            lines = fact(answer.name, say.of_answer(answer), width, style=style)
+            yield ScreenSection(1, len(lines), min(3, len(lines)), partial(_cut, lines, width))
+
+
+def _cut(lines: Sequence[Text], width: int, room: int) -> Sequence[Text]:
+    """So many lines; the last one shows that it goes on."""
+    if 0 < room < len(lines):
+        lines[room - 1].truncate(width - 1)
+        lines[room - 1].append("…")
+    return lines[:room]
+
+
+def _outputs(found: Overview, width: int, height: int = SMALL) -> list[Text]:
+    """The latest first; on a small terminal, without their batches."""
     late = sorted(
         found.outputs,
         key=lambda o: (o.error is None, -(o.lag_s if o.lag_s is not None else o.behind_records)),
@@ -120,8 +141,10 @@ def _outputs(found: Overview, width: int) -> list[Text]:
     lines: list[Text] = []
     for each in late:
         lines += fact("output", say.of_output(each, down=down), width)
-        if told := say.of_deliveries(each):
+        if height > SMALL and (told := say.of_deliveries(each)):
             lines += fact("", told, width, style="dim")
+        elif told := say.of_failure(each):
+            lines += fact("", told, width, style="dim")[:1]
     return lines
 
 
@@ -141,8 +164,9 @@ def _dumps(
     dump = running[view.dump]
     view.scroll = max(0, min(view.scroll, len(dump.get("tables") or ()) - 1))
     told = {each.dump_id: say.of_dump(each) for each in found.dumps}
+    share = next(each.share for each in found.dumps if each.dump_id == dump["dump_id"])
     head = fact("dump", told[dump["dump_id"]], width)
-    head.append(total_line(history, dump, width))
+    head.append(total_line(history, dump, width, share))
     yield section(3, head, len(head))
     tables, folded = table_lines(history, dump, width, view.scroll)
     yield section(4, tables, 3, "tables")
@@ -232,7 +256,9 @@ def _keys(view: View, width: int) -> Text:
 
 
 def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> list[Text]:
-    """For several databases: a verdict, and how late each one is."""
+    """For several databases: a verdict, how late each one is, when its log is lost, and what else
+    is amiss.
+    """
     lines: list[Text] = []
     for name, history in found.items():
         if not history:
@@ -242,6 +268,10 @@ def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> l
         code, sign = SIGNS[its.severity]
         told = f"{sign} {name}: {its.verdict}"
         lines += wrapped(told, width, rest="  ", style=f"bold {STYLES[code]}")
-        lines += [*_source(its, width), *_outputs(its, width)]
+        lines += _source(its, width)
+        for answer in its.answers:
+            if answer.name == "log" or answer.severity in _AMISS:
+                lines += fact(answer.name, say.of_answer(answer), width)
+        lines += _outputs(its, width)
         lines += [line for each in its.dumps for line in fact("dump", say.of_dump(each), width)]
     return lines

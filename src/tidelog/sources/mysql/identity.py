@@ -51,14 +51,8 @@ def check_log(
         SourceChangedError: another server, or its log began anew.
         GapError: what follows ``resume`` was purged.
     """
-    if expected is not None and (expected.kind, expected.system) != (source.kind, source.system):
-        raise SourceChangedError(
-            f"the event log holds {expected.kind} server {expected.system}, but source.url leads "
-            f"to {source.kind} server {source.system}, whose binlog has positions of its own: "
-            f"correct source.url, or {_ANEW}. Before a replica that was promoted is captured, "
-            "compare its executed GTIDs with those of the old server: what only the old one had is "
-            "lost"
-        )
+    if expected is not None:
+        check_same(source, expected)
     if resume is None:
         return
     number, offset = unpack(resume.acknowledge)
@@ -81,6 +75,18 @@ def check_log(
             f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
             "between was purged before it was captured. Keep binlogs for longer "
             f"(binlog_expire_logs_seconds), then {_ANEW}, or set source.snapshot: when_needed"
+        )
+
+
+def check_same(source: SourceId, expected: SourceId) -> None:
+    """Raises SourceChangedError if they are not the same server."""
+    if (expected.kind, expected.system) != (source.kind, source.system):
+        raise SourceChangedError(
+            f"the event log holds {expected.kind} server {expected.system}, but source.url leads "
+            f"to {source.kind} server {source.system}, whose binlog has positions of its own: "
+            f"correct source.url, or {_ANEW}. Before a replica that was promoted is captured, "
+            "compare its executed GTIDs with those of the old server: what only the old one had is "
+            "lost"
         )
 
 

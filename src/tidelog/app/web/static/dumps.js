@@ -32,7 +32,7 @@ export function showDumps(found) {
 }
 
 function card(dump) {
-  const share = dump.estimated_rows ? Math.min(0.99, dump.rows / dump.estimated_rows) : null;
+  const share = dump.share === null ? null : Math.min(0.99, dump.share);
   const paused = dump.status === "paused";
   const by = dump.held ? "held by capture" : paused && dump.paused_by ? `paused by ${dump.paused_by}` : dump.status;
   const facts = [

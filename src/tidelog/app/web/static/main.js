@@ -10,7 +10,7 @@ import { clock } from "./format.js";
 import { Live } from "./live.js";
 import { login } from "./login.js";
 import { showProcesses } from "./processes.js";
-import { forget, showOutputs, showProblems, showTiles, showTrouble, showVerdict } from "./summary.js";
+import { forget, showAnswers, showOutputs, showProblems, showTiles, showTrouble, showVerdict } from "./summary.js";
 import * as tables from "./tables.js";
 
 let who = null;
@@ -67,6 +67,7 @@ function draw({ overview, trouble }) {
   byId("page").classList.remove("old");
   showVerdict(who.sites[site], overview);
   showTiles(overview);
+  showAnswers(overview);
   showProblems(overview);
   showDumps(overview);
   showOutputs(overview);

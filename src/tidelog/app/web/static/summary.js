@@ -25,9 +25,10 @@ export function showVerdict(site, found) {
 
 // Nothing of a source that was shown before: it would be taken for what is shown now.
 export function forget() {
-  for (const id of ["verdict", "tiles", "problems-list", "dumps-actions", "dumps-list", "outputs-list", "processes-list", "results-actions", "results-list", "audit-list", "settings-list"]) clear(byId(id));
+  for (const id of ["verdict", "tiles", "answers", "problems-list", "dumps-actions", "dumps-list", "outputs-list", "processes-list", "results-actions", "results-list", "audit-list", "settings-list"]) clear(byId(id));
   byId("verdict").className = "verdict";
   byId("problems").hidden = true;
+  byId("answers").hidden = true;
   byId("outputs-title").textContent = "Outputs";
   before = null;
   perSecond = null;
@@ -46,6 +47,14 @@ function late(seconds, error) {
   if (error) return "critical";
   if (seconds === null) return "info";
   return seconds >= LATE_S ? "warning" : "ok";
+}
+
+const WORST_FIRST = ["critical", "warning", "info", "ok"];
+
+// By how late it is, and what is wrong with it.
+function outputSeverity(output, problems) {
+  const about = problems.filter((each) => each.about === `${output.pipeline}/${output.output}`).map((each) => each.severity);
+  return WORST_FIRST.find((each) => [late(output.lag_s, output.error), ...about].includes(each));
 }
 
 function tile(title, value, unit, note, severity, extra = null) {
@@ -84,10 +93,14 @@ function logTile(source, problems) {
   return tile(title, value, unit, `${kept}${room}` || "by the server's time limit", severity, meter);
 }
 
-function outputTile(output) {
+function outputTile(output, problems) {
   const [value, unit] = output.error ? ["stopped", ""] : spanParts(output.lag_s);
-  const note = output.behind_records ? `${count(output.behind_records)} records to deliver` : "has everything";
-  return tile(`${output.output} is late by`, value, unit, note, late(output.lag_s, output.error));
+  const fails = problems.some((each) => each.kind === "output-fails" && each.about === `${output.pipeline}/${output.output}`);
+  const note = [
+    output.behind_records ? `${plural(output.behind_records, "record")} to deliver` : "has everything",
+    fails ? "fails" : "", output.rejected ? `${count(output.rejected)} in dead letters` : "",
+  ].filter(Boolean).join("; ");
+  return tile(`${output.output} is late by`, value, unit, note, outputSeverity(output, problems));
 }
 
 let before = null;
@@ -108,12 +121,22 @@ export function showTiles(found) {
   const persec = speed(found);
   const parts = [
     sourceTile(found.source),
-    ...shown.map(outputTile),
+    ...shown.map((each) => outputTile(each, found.problems)),
     logTile(found.source, found.problems),
     tile("Captures", rate(persec), "records/s", `${count(found.records)} since it leads${found.throttled ? "; dumps slowed down" : ""}`, "ok"),
   ];
-  show(byId("tiles"), [found.source, found.outputs.map((o) => [o.output, o.lag_s, o.behind_records, o.error]), rate(persec), found.records, found.problems.length], () => parts);
+  show(byId("tiles"), [found.source, found.outputs.map((o) => [o.output, o.lag_s, o.behind_records, o.error, o.rejected]), rate(persec), found.records, found.problems.map((p) => [p.kind, p.about, p.severity])], () => parts);
   byId("outputs-title").textContent = more > 0 ? `Outputs (${found.outputs.length})` : "Outputs";
+}
+
+const ASKED = { log: "Log", tables: "Tables", dump: "Dump", paused: "Paused", verify: "Verify" };
+
+export function showAnswers(found) {
+  byId("answers").hidden = !found.answers.length;
+  show(byId("answers"), found.answers, () => el("dl", {}, found.answers.map((each) => [
+    el("dt", {}, sign(each.severity), ` ${ASKED[each.name] ?? each.name}`),
+    el("dd", {}, each.at_ms ? `${each.text} ${clock(each.at_ms)}` : each.text),
+  ])));
 }
 
 export function showProblems(found) {
@@ -163,9 +186,9 @@ export function remedy(text) {
 }
 
 export function showOutputs(found) {
-  show(byId("outputs-list"), found.outputs, () => found.outputs.length
+  show(byId("outputs-list"), [found.outputs, found.problems.map((p) => [p.about, p.severity])], () => found.outputs.length
     ? found.outputs.map((each) => el("div", { class: "row-card" },
-      sign(late(each.lag_s, each.error)),
+      sign(outputSeverity(each, found.problems)),
       el("div", {},
         el("strong", {}, each.output), el("span", { class: "muted" }, ` of ${each.pipeline}`),
         el("div", {}, each.error ? `stopped: ${each.error}` : each.behind_records

@@ -44,12 +44,7 @@ def identify(
     found = stream.identify()
     source = SourceId("postgres", found.system, found.database, found.timeline)
     if expected is not None:
-        if (expected.system, expected.database) != (source.system, source.database):
-            raise SourceChangedError(
-                f"the event log holds database {expected.database!r} of system "
-                f"{expected.system}, but source.url leads to {source.database!r} of system "
-                f"{source.system}: correct source.url, or begin a new event log"
-            )
+        check_database(source, expected)
         if resume is not None and expected.timeline not in (0, source.timeline):
             _check_timeline(stream, expected.timeline, source.timeline, resume)
     if resume is not None and resume.acknowledge > found.flushed:
@@ -61,17 +56,41 @@ def identify(
     return source
 
 
+def check_database(source: SourceId, expected: SourceId) -> None:
+    """Raises SourceChangedError if they are not the same database of the same system."""
+    if (expected.system, expected.database) != (source.system, source.database):
+        raise SourceChangedError(
+            f"the event log holds database {expected.database!r} of system "
+            f"{expected.system}, but source.url leads to {source.database!r} of system "
+            f"{source.system}: correct source.url, or begin a new event log"
+        )
+
+
+def check_same(stream: ReplicationStream, expected: SourceId) -> None:
+    """Raises SourceChangedError if ``stream`` leads to another database than the ``expected`` one,
+    or to a former primary of it.
+    """
+    found = stream.identify()
+    check_database(SourceId("postgres", found.system, found.database), expected)
+    if found.timeline < expected.timeline:
+        raise _former_primary(found.timeline, f"the event log holds timeline {expected.timeline}")
+
+
+def _former_primary(theirs: int, ours: str) -> SourceChangedError:
+    return SourceChangedError(
+        f"the source is on timeline {theirs}, and {ours}: source.url leads to a former "
+        "primary, which another server took the place of. Correct source.url, and let "
+        "applications write to the new one only"
+    )
+
+
 def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: Resume) -> None:
     """A promotion is harmless if it happened after all that we have."""
     ours_to = max(resume.acknowledge, resume.position)
     where = f"the event log holds timeline {ours} up to {lsn_text(ours_to)}"
     if theirs < ours:
         # It has no history of what came after it, and would say so as if WAL were missing.
-        raise SourceChangedError(
-            f"the source is on timeline {theirs}, and {where}: source.url leads to a former "
-            "primary, which another server took the place of. Correct source.url, and let "
-            "applications write to the new one only"
-        )
+        raise _former_primary(theirs, where)
     forked: int | None = None
     for line in stream.timeline_history(theirs).splitlines():
         fields = line.split()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +48,8 @@ def test_the_leadership_goes_to_whom_it_is_given_and_back(source: Source) -> Non
     assert {int(holder.rpartition(":")[2]) for holder in holders} == {second.pid, third.pid}
     with pytest.raises(UsageError, match="nobody:1 does not stand by; "):
         app.hand_over(source.config, "nobody:1", timeout_s=30)
+    with pytest.raises(UsageError, match=f"{leader} leads already; "):
+        app.hand_over(source.config, leader, timeout_s=30)
     to = next(holder for holder in holders if holder.endswith(f":{third.pid}"))
     source.write(6, 10)
     assert app.hand_over(source.config, to, timeout_s=50) == {"from": leader, "to": to}
@@ -117,3 +121,26 @@ def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
         assert not second.died
     finally:
         source.close()
+
+
+def test_containers_on_one_hosts_network_are_told_apart(source: Source) -> None:
+    """They have its name, and each has a process 1."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("needs unshare --pid: the right to make namespaces")
+    command = [*alone, sys.executable, "-m", "tidelog", "capture", str(source.config_file)]
+    running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        leader = source.wait_led()
+        source.wait_for(lambda: app.status(source.config)["standbys"])
+        [standby] = [one["holder"] for one in app.status(source.config)["standbys"]]
+        assert leader.endswith(":1")
+        assert standby.endswith(":1")
+        assert leader != standby
+        assert app.hand_over(source.config, standby, timeout_s=50) == {
+            "from": leader, "to": standby,
+        }  # fmt: skip
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()

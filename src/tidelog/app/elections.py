@@ -43,12 +43,14 @@ def leave_to(
 ) -> str:
     """Have the lease left by ``leader`` to ``to`` (None: to any other): the id of this handover.
 
-    Raises UsageError: it, or anybody, does not stand by.
+    Raises UsageError: it leads already, or it, or anybody, does not stand by.
     """
     found = [one["holder"] for one in standbys(state, standby_prefix)]
     if not found:
         what = "capture" if lease == LEASE_NAME else "process of the pipeline"
         raise UsageError(f"no {what} stands by: nobody would take over")
+    if to == leader:
+        raise UsageError(f"{to} leads already; {', '.join(found)} stands by")
     if to is not None and to not in found:
         raise UsageError(f"{to} does not stand by; {', '.join(found)} does")
     handover = secrets.token_hex(8)

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from tidelog.errors import StateConflictError, StateError
@@ -25,9 +26,27 @@ PIPELINE_PREFIX: Final = "pipeline/"
 """Prefix of the documents that say who leads each pipeline, or led it last."""
 
 
+_PIDS = Path("/proc/self/ns/pid")
+_PIDS_OF_HOST: Final = 0xEFFFFFFC
+"""The inode of Linux's first pid namespace (``PROC_PID_INIT_INO``)."""
+
+
 def this_holder() -> str:
-    """Who this process is, for people."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Who this process is: by this leaders are told from those that stand by.
+
+    In a container the number of its pid namespace stands behind the host's name: containers on a
+    host's network share its name, and each has a process 1.
+    """
+    host, space = socket.gethostname(), _pid_space()
+    return f"{host}{'' if space is None else f'-{space}'}:{os.getpid()}"
+
+
+def _pid_space() -> int | None:
+    """None: the host's, or none is known."""
+    with contextlib.suppress(OSError):
+        number = _PIDS.stat().st_ino
+        return None if number == _PIDS_OF_HOST else number
+    return None
 
 
 def of_pipeline(name: str) -> str:

@@ -249,6 +249,36 @@ def test_beside_a_dump_in_chunks(make: Make) -> None:
     dumped.check("public.u")
 
 
+@ways([Way("table", 1), Way("message", 4), Way("snapshot", 4)])
+def test_beside_rows_to_read_again(make: Make) -> None:
+    """Records without their large value supersede rows of a chunk, whose keys are read again: while
+    the log waits for the other dump, and behind it. Of the binlog: see `test_row_images`.
+    """
+    dumped = make(chunk_rows=4)
+    dumped.table(
+        columns=f"id int PRIMARY KEY, n bigint NOT NULL, large {dumped.on.large_text}",
+        rows=series(12, "i, 1, repeat(md5(i::text), 300)"),
+    )
+    dumped.start()
+    dumped.do("ALTER TABLE t ALTER large SET STORAGE EXTERNAL", "UPDATE t SET large = large || 'x'")
+    with gate("blocking.held") as held:
+        with gate("chunk.after_read") as read:
+            chunked = dumped.dump()
+            dumped.reach(read)
+            dumped.do(f"UPDATE t SET n = {N} WHERE id IN (1, 2)")
+            blocking = dumped.dump(mode="blocking")
+            read.open()
+            dumped.reach(held)
+        dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 3)")
+        dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 4")
+        held.open()
+        dumped.dumped(blocking)
+    dumped.dumped(chunked)
+    dumped.catch_up()
+    assert any(e.partial for e in dumped.events("public.t"))
+    dumped.check()
+
+
 @ways(ONE_OF_EACH)
 def test_bad_table_does_not_hold_up_the_rest(make: Make) -> None:
     """Debezium: readsSchemaOnlyForSignaledTables."""

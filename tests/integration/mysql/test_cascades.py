@@ -209,6 +209,31 @@ def test_keys_are_seen_by_an_account_that_may_only_select(
     }
 
 
+@pytest.mark.parametrize("gone", ["TABLE `{}`.grandchild", "DATABASE `{}`"])
+def test_a_table_may_go_while_keys_are_read(
+    mariadb_server: MySqlFamilyServer, mariadb_database: str, gone: str
+) -> None:
+    """A database was made anew while capture read its keys one by one: capture ended."""
+    server, database = mariadb_server, mariadb_database
+    for statement in TABLES[:3]:
+        server.execute(statement, database)
+    url = server.create_user(f"late_{database}", "", privileges=["SELECT"])
+
+    class Late(Connection):
+        def row(self, sql: str, arguments: Any = None) -> tuple[Any, ...] | None:
+            if sql.startswith("SHOW CREATE TABLE"):
+                server.execute(f"DROP {gone.format(database).replace(' ', ' IF EXISTS ', 1)}")
+            return super().row(sql, arguments)
+
+    with connect(url, purpose="test") as connection:
+        connection.__class__ = Late
+        found = [c for c in all_cascades(connection) if c.child.namespace == database]
+    server.execute(f"CREATE DATABASE IF NOT EXISTS `{database}`")
+    assert {c.rules for c in found if c.child.name == "grandchild"} == {
+        ("ON DELETE CASCADE", "ON UPDATE CASCADE")  # what it did is not known any more
+    }
+
+
 @pytest.mark.usefixtures("unlogged")
 def test_a_table_in_between_that_the_account_cannot_see_is_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Sql

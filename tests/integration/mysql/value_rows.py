@@ -134,7 +134,7 @@ class ValueTable:
 
     def selected(self, schema: TableSchema, piece: int = 1 << 16) -> LogBatch:
         """The rows of a SELECT by key, received in pieces of so many bytes."""
-        names = ", ".join(map(selected, schema.columns))
+        names = ", ".join(selected(each, each.name in schema.key) for each in schema.columns)
         with self.server.connect(self.database) as connection:
             with connection.cursor() as cursor:
                 cursor.execute("SET NAMES utf8mb4")

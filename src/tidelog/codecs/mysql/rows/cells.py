@@ -13,7 +13,7 @@ rows have, so that everything behind is shared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,7 +174,9 @@ def read_rows(
     if binary.any():
         images = [new_image, old_image] if fill_old else [new_image]
         left_out = [] if old_columns is None else [w not in old_columns for w in wanted]
-        data = _texts(raw, [schema.columns[number] for number in wanted], images, binary, left_out)
+        chosen = [schema.columns[number] for number in wanted]
+        keys = {*schema.key, *schema.match_key}
+        data = _texts(raw, chosen, keys, images, binary, left_out)
     if any_partial:
         any_missing = bool((new_image.length == MISSING).any())
     kept = old_image if old and any_old else None
@@ -184,6 +186,7 @@ def read_rows(
 def _texts(
     raw: UInt8s,
     columns: Sequence[Column],
+    keys: Collection[str],
     images: Sequence[Image],
     binary: Bools,
     left_out: Sequence[bool],
@@ -191,7 +194,7 @@ def _texts(
     """Make the binary cells of the images texts; the buffer that the cells lie in then. Columns
     ``left_out`` of the second image are made missing instead.
     """
-    texts = Texts(raw, columns, int(binary.sum()) * len(images))
+    texts = Texts(raw, columns, int(binary.sum()) * len(images), keys)
     for number, column in enumerate(columns):
         try:
             rows = binary

@@ -90,6 +90,11 @@ def decode(charset: str, text: bytes) -> str:
     return "".join(character(match) for match in pattern.finditer(text))
 
 
+def characters(charset: str, text: bytes) -> list[bytes]:
+    """The codes of a text of a set that keeps ASCII, runs of ASCII in one."""
+    return [match[0] for match in _CHARACTERS.get(charset, _TWO).finditer(text)]
+
+
 def _euc_user_defined(code: bytes) -> str | None:
     """Rows 85 to 94 of both planes are Unicode's private use area."""
     if len(code) == 2 and code[0] >= 0xF5:

@@ -8,7 +8,7 @@ between the log, dump rows and `tidelog.codecs.columns.values` (docs/reference/t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
 from tidelog.codecs.mysql.texts import (
     cell_kernels,
     charset_texts,
+    exact_texts,
     json_kernel,
     json_texts,
     multibyte_texts,
@@ -62,10 +63,15 @@ class Texts:
         raw: uint8[...], the payloads.
         columns: what the matrices' rows are.
         cells: about how many binary cells a column has.
+        keys: the names of the key's columns, whose texts are exact
+            (`tidelog.codecs.mysql.texts.exact_texts`).
     """
 
-    def __init__(self, raw: UInt8s, columns: Sequence[Column], cells: int) -> None:
+    def __init__(
+        self, raw: UInt8s, columns: Sequence[Column], cells: int, keys: Collection[str] = ()
+    ) -> None:
         self._columns = columns
+        self._keys = keys
         room = sum(_width(column) for column in columns) * cells
         self._data: UInt8s = np.empty(len(raw) + room, dtype=np.uint8)
         self._data[: len(raw)] = raw
@@ -246,6 +252,8 @@ class Texts:
             raise BadCellError(int(np.argmax(binary)))
         if charset in charset_texts.UTF8:
             return
+        if column.name in self._keys and exact_texts.is_lossy(charset):
+            binary = binary & ~self._exact(charset, start, length, binary)
         if charset_texts.is_single_byte(charset):
             sizes = np.where(binary & (length > 0), length, 0)
             data, to = self._room(3 * int(sizes.sum(dtype=np.int64)))
@@ -259,6 +267,21 @@ class Texts:
         self._each(
             lambda text: multibyte_texts.decode(charset, text).encode(), start, length, chosen
         )
+
+    def _exact(self, charset: str, start: Int32s, length: Int32s, binary: Bools) -> Bools:
+        """Convert the cells whose text must say their bytes; bool[n]: which these are."""
+        odd = binary & (length > 0)
+        if exact_texts.is_plain_ascii(charset):
+            charset_texts.not_ascii(self._data, start, length, binary, odd)
+        for row in np.flatnonzero(odd):
+            begin = int(start[row])
+            cell = self._data[begin : begin + int(length[row])].tobytes()
+            text = exact_texts.exact(charset, cell)
+            odd[row] = text is not None
+            if text is not None:
+                encoded = text.encode()
+                start[row], length[row] = self._append(encoded), len(encoded)
+        return odd
 
     def _each(
         self, convert: Callable[[bytes], bytes], start: Int32s, length: Int32s, chosen: Bools

@@ -13,9 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import pymysql
+from pymysql.constants import ER
+
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.failures import number_of
 
 _COLUMNS = """
 SELECT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME,
@@ -32,6 +36,7 @@ SELECT COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
 _LOGGED_SINCE = (9, 6)
+_GONE = (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
 _SILENT = ("CASCADE", "SET NULL", "SET DEFAULT")
 _UNKNOWN = ("CASCADE", "CASCADE")
 _RULE = re.compile(r" ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)")
@@ -111,8 +116,15 @@ def _are_logged(connection: Connection) -> bool:
 def _rules_of(
     connection: Connection, table: TableName
 ) -> dict[tuple[TableName, str], tuple[str, str]]:
-    """What SHOW CREATE TABLE says, which writes one constraint a line."""
-    row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
+    """What SHOW CREATE TABLE says, which writes one constraint a line; nothing of a table that is
+    gone by now.
+    """
+    try:
+        row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
+    except pymysql.MySQLError as error:
+        if number_of(error) in _GONE:
+            return {}
+        raise
     found = {}
     for line in str(row[1]).splitlines() if row is not None else ():
         if not line.startswith("  CONSTRAINT `") or " FOREIGN KEY (" not in line:

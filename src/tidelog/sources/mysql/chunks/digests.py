@@ -25,7 +25,7 @@ from tidelog.sources.mysql.chunks.reader import (
     open_reading,
 )
 from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
-from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
+from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index, selected
 from tidelog.sources.mysql.chunks.watermarks import (
     binlog_end,
     check_commit_order,
@@ -123,7 +123,7 @@ def column_text(column: Column, key: bool = False) -> str:
     form = (_OF_KEYS if key else _BY_LOGICAL).get(column.logical, _BY_LOGICAL.get(column.logical))
     if form is not None:
         return f"COALESCE({form(name)}, '~')"
-    text = f"CONVERT({name} USING utf8mb4)"
+    text = f"CONVERT({selected(column, key)} USING utf8mb4)"
     return f"COALESCE(CONCAT(LENGTH({text}), ':', {text}), '~')"
 
 

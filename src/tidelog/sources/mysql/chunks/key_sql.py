@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.charsets import BINARY_COLLATION
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.mysql.texts import exact_texts
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.sources.mysql.connect import quote_name
@@ -186,8 +188,18 @@ def literal(column: Column, text: str) -> str:
     if kind not in types.CHARACTER:
         raise ChunkRefusedError(f"a column of type {column.type_name} can't be part of a key")
     if types.collation(column) != BINARY_COLLATION:
-        return f"_utf8mb4 X'{text.encode().hex()}'"
+        return _text_literal(charset_of(types.collation(column)), text)
     return f"_binary X'{bytes_value(column, text).hex()}'"
+
+
+def _text_literal(charset: str | None, text: str) -> str:
+    value = exact_texts.value_of(charset, text)
+    if value is None and charset == "sjis" and "\\" in text:
+        with suppress(UnicodeEncodeError):  # the server would take another backslash
+            value = text.encode("shift_jis")
+    if value is not None:
+        return f"_{charset} X'{value.hex()}'"
+    return f"_utf8mb4 X'{text.encode().hex()}'"
 
 
 def bytes_value(column: Column, text: str) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.mysql.texts.exact_texts import value_of
 from tidelog.codecs.postgres.tuples import absent_rows, joined
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot
@@ -178,7 +179,8 @@ class MySqlChunkSelect:
             if charset is None or charset == "utf8mb4":
                 continue
             texts = [key[place] for key in keys]
-            odd = list(dict.fromkeys(t for t in texts if t is not None and not t.isascii()))
+            odd = [t for t in dict.fromkeys(texts) if t is not None and not t.isascii()]
+            odd = [t for t in odd if value_of(charset, t) is None]
             for at in range(0, len(odd), KEYS_AT_ONCE):
                 some = odd[at : at + KEYS_AT_ONCE]
                 tests = ", ".join(_survives(text, charset) for text in some)

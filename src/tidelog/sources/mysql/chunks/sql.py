@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import charset_of
+from tidelog.codecs.mysql.texts.exact_texts import is_lossy
+from tidelog.codecs.mysql.texts.exact_texts import sql as exact_sql
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.chunks.conditions import checked
 from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, MySqlKeySql
@@ -20,6 +23,7 @@ FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s{visible}
 ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX
 """
+_TEXTS = types.CHARACTER - {types.ENUM, types.SET}  # whose labels the catalogue gives
 _VISIBLE_SINCE = ((8, 0), " AND IS_VISIBLE = 'YES'")
 _IGNORED_SINCE = ((10, 6), " AND IGNORED = 'NO'")
 
@@ -159,7 +163,8 @@ class MySqlChunkSql:
         if NEVER in conditions:
             every = [NEVER]
         filtered = f" WHERE {' AND '.join(every)}" if every else ""
-        listed = ", ".join(map(selected, columns))
+        keys = {*self.schema.key, *self.schema.match_key}
+        listed = ", ".join(selected(column, column.name in keys) for column in columns)
         return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
 
 
@@ -171,9 +176,14 @@ def key_schema(schema: TableSchema, key: Sequence[str]) -> TableSchema:
     )
 
 
-def selected(column: Column) -> str:
+def selected(column: Column, key: bool = False) -> str:
     """The column in a SELECT's list, so that it is written as `tidelog.codecs.mysql.rows.dump_rows`
     wants it: a FLOAT would lose digits. Adding 0 would make 0 of a -0, which the log has as it is.
+    ``key``: it is the key's, and what UTF-8 has no text for must not be lost.
     """
     name = quote_name(column.name)
+    if key and column.type_id in _TEXTS:
+        charset = charset_of(types.collation(column))
+        if charset is not None and is_lossy(charset):
+            return exact_sql(name, charset)
     return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name

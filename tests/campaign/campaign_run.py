@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -227,7 +228,8 @@ class CampaignRun(Run):
                 if now > LIVELY_S + LAG_S:
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
-                        f"captured within {LAG_S:.0f} s; records by the second: {came}"
+                        f"captured within {LAG_S:.0f} s; records by the second: {came}; the "
+                        f"machine's load is {os.getloadavg()} on {os.cpu_count()} cores"
                     )
             now = time.monotonic()
             if now - asked < LAG_S:

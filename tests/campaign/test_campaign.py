@@ -178,8 +178,9 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             found["empty"] += 1
             shown = "no dump was completed"
         except HistoryError as error:
-            what = str(error).splitlines()[-1][:300]
-            found["violations"].append({"seed": seed, "what": what, "error": str(error)[:20_000]})
+            what = str(error).rstrip().rpartition("\n")[2][:300]
+            told = {"source": SOURCES[source], "what": what, "error": str(error)[:20_000]}
+            found["violations"].append({"seed": seed, **told})
             shown = f"VIOLATION\n{error}"
         print(f"seed {seed}, {source}, {state}: {shown}", flush=True)
         found["hours"] = round((time.monotonic() - begun) / 3600, 3)

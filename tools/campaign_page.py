@@ -101,6 +101,7 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
         for each in violations
         if "mended" in each
     )
+    told += "\n" if told else ""
     records = sum(run["records"] for run in runs)
     transactions = sum(run["transactions"] for run in runs)
     return f"""# The campaign

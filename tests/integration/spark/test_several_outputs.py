@@ -76,10 +76,6 @@ class Running:
         except TidelogError as error:
             self.raised = error
 
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
     def __enter__(self) -> Running:
         self._thread.start()
         return self
@@ -139,31 +135,6 @@ def test_an_output_that_is_down_holds_up_no_other(lake: Lake, built: BuiltLog, e
         assert told.batch_s > 0
         assert told.committed_ms is not None
     well.close()
-
-
-LONG = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.collect: " + "x" * 200_000
-"""Where a batch fails with it, so does Spark's look at it, and its query ends without an error."""
-
-
-def test_an_error_that_is_too_long_for_spark_is_tried_again(lake: Lake, built: BuiltLog) -> None:
-    orders(built)
-    down = Failing("down", OutputError(LONG))
-    with Running(lake, [down]) as running:
-        wait_until(lambda: down.tries > 1 or running.ended)
-        assert not running.ended, "it ended as if all were delivered"
-        down.error = None
-        wait_until(lambda: down.end > 0)
-    assert running.raised is None
-
-
-def test_an_error_that_is_too_long_for_spark_ends_what_runs_once(
-    lake: Lake, built: BuiltLog
-) -> None:
-    orders(built)
-    refused = Failing("refused", OutputRefusedError(LONG))
-    with pytest.raises(OutputRefusedError):
-        run_pipeline(lake.spark, built.path, [refused], str(lake.root / "checkpoint"), once=True)
-    assert refused.tries == 1
 
 
 def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(

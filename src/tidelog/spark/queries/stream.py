@@ -202,8 +202,6 @@ class OutputStream:
         while True:
             loop.batch_end = until
             _await(writer.start(), loop, stop, self._options.lost)
-            if not once and not stop.is_set():
-                raise EventLogError("the pipeline's query ended, and Spark does not say why")
             # Spark 4.1 ends "once" after one batch.
             if STREAMS_ARE_LIMITED or not once or stop.is_set() or loop.batch_end >= until:
                 return
@@ -230,14 +228,8 @@ def _await(
             query.stop()
         loop.release(query)
     ended_by = query.exception()
-    if stop.is_set():
-        return
-    if ended_by is not None:
+    if ended_by is not None and not stop.is_set():
         raise loop.explain(ended_by) from ended_by
-    # Spark looks through what a batch has said by an expression that overflows its stack where that
-    # is long: then the query ends as if all were well.
-    if loop.failure is not None:
-        raise loop.failure
 
 
 class _Loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -27,6 +28,7 @@ from tests.support.oracle.source import OracleSource
 
 from tidelog.app.log_location import log_place
 from tidelog.config import Config, load_config
+from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
 LEASE_S = 3.0
@@ -130,6 +132,8 @@ class CampaignRun(Run):
         self.captures = [host.capture for host in self.hosts if host.capture is not None]
         for capture in self.captures:
             if capture.died and not self._asked_to_end(capture):
+                with contextlib.suppress(TidelogError):  # a broken rule says more than its end
+                    self._judge_leaders(load_config(self.config_file, {}))
                 raise HistoryError(f"capture ended by itself with {capture.code}\n{capture.tail}")
         self._watch_pipelines()
 

@@ -1,7 +1,8 @@
 """Write docs/explanation/campaign.md and its picture from what campaigns noted:
-``python tools/campaign_page.py [--anew] [campaign.json …]``. The notes are kept beside the page, and
-those given are added to them, or with ``--anew`` take their place. Those of one campaign count once:
-what it noted last.
+``python tools/campaign_page.py [--anew] [--mended SEED TEXT] [campaign.json …]``. The notes are kept
+beside the page, and those given are added to them, or with ``--anew`` take their place. Those of one
+campaign count once: what it noted last. A violation stays on the page when its cause is mended, with
+``TEXT``, which says what it was.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("campaigns", nargs="*", type=Path, help="what campaigns noted")
     parser.add_argument("--anew", action="store_true", help="forget what is noted beside the page")
+    parser.add_argument("--mended", nargs=2, action="append", default=[], help="seed and cause")
     arguments = parser.parse_args()
     told = [NOTES] if not arguments.anew else []
     told += [path for path in arguments.campaigns if path.resolve() != NOTES]
     campaigns = campaigns_of([json.loads(path.read_text()) for path in told])
+    mend(campaigns, {int(seed): cause for seed, cause in arguments.mended})
     notes = merged(campaigns)
     NOTES.write_text(json.dumps({"campaigns": campaigns}, indent=1) + "\n")
     gaps = sorted(gap for run in notes["runs"] for gap in run["leaderless_s"])
@@ -50,6 +53,14 @@ def campaigns_of(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for one in notes.get("campaigns", [notes]):
             each[one.get("campaign", "")] = one
     return list(each.values())
+
+
+def mend(campaigns: list[dict[str, Any]], causes: dict[int, str]) -> None:
+    """Note the cause of violations, by seed, that is mended. Their logs are left out: they are long."""
+    for found in [found for one in campaigns for found in one["violations"]]:
+        found.pop("error", None)
+        if cause := causes.get(found["seed"]):
+            found["mended"] = cause
 
 
 def merged(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +94,14 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
     lively = sorted(run["lively_s"] for run in runs)
     kinds = "\n".join(f"| {kind} | {what} | {faults[kind]} |" for kind, what in described.items())
     places = "\n".join(f"| {s} | `{place}` | {n} |" for (s, place), n in sorted(pairs.items()))
-    told = "".join(f"\n- seed {each['seed']}: {each['what']}" for each in violations)
+    open_ones = [each for each in violations if "mended" not in each]
+    told = "".join(f"\n- seed {each['seed']}: {each['what']}" for each in open_ones)
+    told += "".join(
+        f"\n- seed {each['seed']}, mended since: {each['mended']}"
+        for each in violations
+        if "mended" in each
+    )
+    told += "\n" if told else ""
     records = sum(run["records"] for run in runs)
     transactions = sum(run["transactions"] for run in runs)
     return f"""# The campaign
@@ -108,8 +126,8 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 | transactions captured in the runs that hold | {transactions:,} |
 | records and dumped rows held against the source | {records:,} |
 | faults in the runs that hold | {sum(faults.values())} |
-| violations | {len(violations)} |
-{piped_of(runs)}| until captured again, after the last fault | half of the runs {at(lively, 0.5)} s, at most {at(lively, 1)} s |
+| violations | {len(open_ones)} |
+{mended_of(violations)}{piped_of(runs)}| until captured again, after the last fault | half of the runs {at(lively, 0.5)} s, at most {at(lively, 1)} s |
 {told}
 ## Faults
 
@@ -165,6 +183,12 @@ def parts_of(runs: list[dict[str, Any]]) -> str:
             "most. Each of those costs a lease, and the time that a leader takes to begin.\n"
         )
     return f"\n| of it | half are below | at most |\n|---|---|---|\n{rows}\n{told}"
+
+
+def mended_of(violations: list[dict[str, Any]]) -> str:
+    """Those whose cause is mended, as a row of the table."""
+    mended = sum("mended" in each for each in violations)
+    return f"| violations whose cause is mended since | {mended} |\n" if mended else ""
 
 
 def piped_of(runs: list[dict[str, Any]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
 import time
@@ -26,6 +28,7 @@ from tests.support.oracle.source import OracleSource
 
 from tidelog.app.log_location import log_place
 from tidelog.config import Config, load_config
+from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
 LEASE_S = 3.0
@@ -129,6 +132,8 @@ class CampaignRun(Run):
         self.captures = [host.capture for host in self.hosts if host.capture is not None]
         for capture in self.captures:
             if capture.died and not self._asked_to_end(capture):
+                with contextlib.suppress(TidelogError):  # a broken rule says more than its end
+                    self._judge_leaders(load_config(self.config_file, {}))
                 raise HistoryError(f"capture ended by itself with {capture.code}\n{capture.tail}")
         self._watch_pipelines()
 
@@ -227,7 +232,8 @@ class CampaignRun(Run):
                 if now > LIVELY_S + LAG_S:
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
-                        f"captured within {LAG_S:.0f} s; records by the second: {came}"
+                        f"captured within {LAG_S:.0f} s; records by the second: {came}; the "
+                        f"machine's load is {os.getloadavg()} on {os.cpu_count()} cores"
                     )
             now = time.monotonic()
             if now - asked < LAG_S:

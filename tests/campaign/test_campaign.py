@@ -12,6 +12,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -168,15 +169,18 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             piped = source in ("oracle16", "oracle18") and seed // len(SOURCES) % 2 == 1
             kinds = (*KINDS, *PIPELINE_KINDS) if piped else tuple(KINDS)
             seconds = 2 * SECONDS if piped else SECONDS
-            outcome = one(seed, source, state, request, tmp_path, seconds, kinds, pipelines=piped)
+            place = tmp_path / f"seed-{seed}"  # stays where a run fails
+            outcome = one(seed, source, state, request, place, seconds, kinds, pipelines=piped)
+            shutil.rmtree(place)
             found["runs"].append(outcome.to_json())
             shown = json.dumps(outcome.to_json())
         except NothingShownError:
             found["empty"] += 1
             shown = "no dump was completed"
         except HistoryError as error:
-            what = str(error).splitlines()[-1][:300]
-            found["violations"].append({"seed": seed, "what": what, "error": str(error)[:20_000]})
+            what = str(error).rstrip().rpartition("\n")[2][:300]
+            told = {"source": SOURCES[source], "what": what, "error": str(error)[:20_000]}
+            found["violations"].append({"seed": seed, **told})
             shown = f"VIOLATION\n{error}"
         print(f"seed {seed}, {source}, {state}: {shown}", flush=True)
         found["hours"] = round((time.monotonic() - begun) / 3600, 3)

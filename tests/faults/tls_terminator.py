@@ -38,7 +38,10 @@ class TlsTerminator(Proxy):
     def _serve(self, client: socket.socket) -> None:
         client.recv(8)  # SSLRequest
         client.sendall(b"S")
-        secured = self._context.wrap_socket(client, server_side=True)
+        try:
+            secured = self._context.wrap_socket(client, server_side=True)
+        except OSError:
+            return  # its client has gone
         server = socket.create_connection(("127.0.0.1", self._target))
         self._sockets += [secured, server]
         gathered = b""

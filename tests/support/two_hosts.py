@@ -61,7 +61,11 @@ class Host:
             (*inside, "link", "set", "eth0", "up"),
             (*inside, "link", "set", "lo", "up"),
         ):  # fmt: skip
-            _required(command)
+            try:
+                _required(command)
+            except subprocess.CalledProcessError:
+                self._remove()
+                raise
         return self
 
     def __exit__(
@@ -73,7 +77,12 @@ class Host:
         self.kill()
         if self._log is not None:
             self._log.close()
-        subprocess.run(("ip", "netns", "del", self._namespace), check=False)
+        self._remove()
+
+    def _remove(self) -> None:
+        """The link first: the kernel may keep it for a while with a namespace that is gone."""
+        for command in (("link", "del", self._link), ("netns", "del", self._namespace)):
+            subprocess.run(("ip", *command), check=False)
 
     @property
     def said(self) -> str:

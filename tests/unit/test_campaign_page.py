@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tools.campaign_page import campaigns_of, merged, page
+from tools.campaign_page import campaigns_of, mend, merged, page
 
 
 def campaign(name: str, *, hours: float = 1.0, faults: int = 1, **more: Any) -> dict[str, Any]:
@@ -51,6 +51,22 @@ def test_hours_faults_transactions_and_violations_add_up() -> None:
         "| fill the disk | a full disk | 0 |",
     ):
         assert line in text.splitlines()
+
+
+def test_a_violation_whose_cause_is_mended_stays_with_its_cause() -> None:
+    violations = [{"seed": seed, "what": "it ended", "error": "its logs"} for seed in (7, 8)]
+    campaigns = [campaign("a", violations=violations)]
+    mend(campaigns, {8: "a lost connection was taken for a wrong one"})
+    notes = merged(campaigns)
+    for line in (
+        "| runs | 3 |",
+        "| violations | 1 |",
+        "| violations whose cause is mended since | 1 |",
+        "- seed 7: it ended",
+        "- seed 8, mended since: a lost connection was taken for a wrong one",
+    ):
+        assert line in page(notes, []).splitlines()
+    assert not any("error" in found for found in notes["violations"])
 
 
 def test_a_campaign_that_is_given_again_counts_once_with_what_it_noted_last() -> None:

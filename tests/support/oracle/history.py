@@ -373,15 +373,21 @@ class SourceHistory:
             )
 
     def _reread_after(self, table: str, offset: int) -> set[Key]:
-        """Keys about to be completed: rows came or moved to them by records that lack columns."""
+        """Keys about to be completed: rows came or moved to them by records that lack columns. One
+        may have gone again before it is read; then it is said to be absent.
+        """
         moved: set[Key] = set()
         coming: set[Key] = set()
         for record in self.records:
-            if record.table != table or record.new_key is None:
+            if record.table != table:
                 continue
             if record.offset > offset:
-                if record.op == "r" and any(a <= record.offset < b for a, b in self.refetch):
-                    coming.add(record.new_key)
+                key = record.old_key if record.op == "a" else record.new_key
+                reread = any(a <= record.offset < b for a, b in self.refetch)
+                if record.op in ("r", "a") and key is not None and reread:
+                    coming.add(key)
+            elif record.new_key is None:
+                continue
             elif UNCHANGED not in record.new.values():  # type: ignore[union-attr]
                 moved.discard(record.new_key)
             elif record.op == "I" or record.old_key != record.new_key:

@@ -26,6 +26,7 @@ from opensearchpy.exceptions import (
 )
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.system import tls
 
 # Status of requests or items: the cluster has no room now, and will have some later.
 BUSY = (429, 503)
@@ -108,7 +109,7 @@ class Cluster:
         except ConnectionTimeout:
             raise OutputError(f"OpenSearch at {self._where} does not answer in time") from None
         except ConnectionError as error:
-            if isinstance(error, SSLError):
+            if isinstance(error, SSLError) and not isinstance(_inner(error), tls.CUT_OFF):
                 raise OutputRefusedError(
                     f"OpenSearch at {self._where} shows a certificate that is not trusted, or no "
                     "TLS: check the output's ca_file and urls"
@@ -161,3 +162,8 @@ def _kind(error: TransportError) -> str:
 def _first(path: str) -> str:
     """A path without parameters: indices' names, no ids."""
     return path.partition("?")[0]
+
+
+def _inner(error: SSLError) -> Any:
+    """Python's own error: the client wraps urllib3's, which has it as its argument."""
+    return next(iter(getattr(error.info, "args", ())), None)

@@ -24,6 +24,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.mysql_urls import ServerUrl
+from tidelog.system import tls
 from tidelog.system.extras import missing_for_password
 
 LOCK_WAIT_TIMEOUT = 1205
@@ -114,6 +115,10 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
     number, message = _parts(error)
     doing = f"cannot connect to the server at {url}"
     cause = getattr(error, "original_exception", error)
+    if isinstance(cause, tls.CUT_OFF):
+        return ConnectionLostError(
+            f"{doing}: the connection was lost while TLS began: does the server stop or start?"
+        )
     if isinstance(cause, ssl.SSLError):
         number = 2026
     elif isinstance(cause, socket.gaierror):

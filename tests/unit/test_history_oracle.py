@@ -1,0 +1,55 @@
+"""What the history oracle takes for a true history, and what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.oracle.history import HistoryError, SourceHistory, TableDump
+from tests.support.oracle.values import UNCHANGED, Change, Key, Row, Transaction
+
+TABLE = "app.t"
+DUMP = TableDump("d", TABLE, 0, 3)
+
+
+def change(op: str, offset: int, *, new: Row | None = None, old: Row | None = None) -> Change:
+    return Change(op, TABLE, b"", offset, new=new, old=old, key=("id",), offset=offset)
+
+
+def control(kind: str, offset: int, **more: Any) -> Change:
+    told = {"type": kind, "dump_id": "d", "table": TABLE, **more}
+    return Change("c", "", json.dumps(told).encode(), offset, offset=offset)
+
+
+def row(key: str, seq: str, text: str) -> Row:
+    return {"id": key, "seq": seq, "text": text}
+
+
+STARTED = control("dump-started", 0)
+PARTIAL = change("I", 1, new=row("1", "1", UNCHANGED))
+COMPLETED = control("dump-completed", 2, first_offset=0, delete_absent=True)
+MOVED = change("U", 3, new=row("2", "2", "a"), old=row("1", "1", "a"))
+ABSENT = change("a", 4, old={"id": "1"})
+SOURCE: dict[Key, Row] = {("2",): row("2", "2", "a")}
+
+
+def history(*records: Change) -> SourceHistory:
+    truth = [
+        Transaction(record.offset, record.position, 0, [record])
+        for record in records
+        if record.op in "IUD"
+    ]
+    found = SourceHistory(truth, records, 0, lambda one, other: one == other)
+    found.refetch = [(4, 5)]
+    found.check_order()
+    return found
+
+
+def test_a_row_that_lacks_columns_may_move_away_before_it_is_read_again() -> None:
+    history(STARTED, PARTIAL, COMPLETED, MOVED, ABSENT).check_replay(DUMP, SOURCE)
+
+
+def test_a_row_that_lacks_columns_and_is_never_read_again_is_told() -> None:
+    with pytest.raises(HistoryError, match="replay lacks it"):
+        history(STARTED, PARTIAL, COMPLETED, MOVED).check_replay(DUMP, SOURCE)

@@ -71,4 +71,4 @@ class Notification:
 
 
 Notify = Callable[[Notification], None]
-"""Called from the dumps' threads; must be quick and must not raise."""
+"""Called by any thread, once what it tells is durable; must be quick and must not raise."""

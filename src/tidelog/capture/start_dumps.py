@@ -112,6 +112,7 @@ class StartDumps:
         dumps = self._coordinator.dumps()
         if not all(dump.finished for dump in dumps):
             return False
+        self._coordinator.flush()  # else they would go on after a restart
         starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
         gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
         counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]

@@ -179,7 +179,9 @@ class Actor:
         return details
 
     def _known(self, dump_id: str) -> DumpState | None:
-        return next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)
+        known = next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)
+        self._coordinator.flush()  # an earlier attempt of the command may not have come so far
+        return known
 
     def _chosen(
         self, command: ExecuteSnapshot, choice: TableChoice

@@ -44,7 +44,7 @@ class TaskCommitter:
 
     def begin(self, events: Events) -> None:
         """Number a batch that was polled."""
-        versions = [part.data.column("version").to_numpy() for part in events.parts]
+        versions = [part.versions for part in events.parts]
         with self._lock:
             number = self._done.begin(
                 np.concatenate(versions) if versions else np.empty(0, np.int64), events.end

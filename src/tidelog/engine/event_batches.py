@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.model.schema import TableSchema
@@ -52,15 +53,25 @@ class EventBatch:
     ) -> None:
         self.schema = schema
         self.origin = origin
-        self.data = data
         self.first = first
+        self._data: pa.RecordBatch | None = data
+        self._rows: int = data.num_rows
         self._whole: EventBatch = self
         self._at = 0
         self._lists: dict[str, list[Any]] = {}
+        self._versions: npt.NDArray[np.int64] | None = None
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        """The events as Arrow. A slice's are made when they are asked for: of tables that alternate
+        there are as many slices as events, and each would cost more than all else.
+        """
+        if self._data is None:
+            self._data = self._whole.data.slice(self._at, self._rows)
+        return self._data
 
     def __len__(self) -> int:
-        rows: int = self.data.num_rows
-        return rows
+        return self._rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As a message: pickled as it is, a slice would take all that it is a slice of along.
@@ -71,13 +82,14 @@ class EventBatch:
         """Events ``start`` to ``stop``, over the same memory; they become Python values together
         with the others.
         """
-        data = self.data.slice(start, stop - start)
-        part = EventBatch(self.schema, self.origin, data, self.first + start)
+        part = EventBatch.__new__(EventBatch)
+        part.schema, part.origin, part.first = self.schema, self.origin, self.first + start
+        part._data, part._rows = None, max(0, min(stop, self._rows) - start)
         part._whole, part._at = self._whole, self._at + start
         return part
 
     def _goes_on_with(self, other: EventBatch) -> bool:
-        return other._whole is self._whole and other._at == self._at + len(self)
+        return other._whole is self._whole and other._at == self._at + self._rows
 
     def value(self, name: str, row: int) -> Any:
         """The Python value of a column; a tuple for ``before`` and ``after``, None if null."""
@@ -89,6 +101,16 @@ class EventBatch:
             # Another thread may do the same at the same time: to the same effect.
             found = lists[name] = _rows(column) if image else _values(column)
         return found[self._at + row]
+
+    @property
+    def versions(self) -> npt.NDArray[np.int64]:
+        """int64[n]: of the events. Read once for all slices of a batch, of which there may be as
+        many as it has events.
+        """
+        whole = self._whole
+        if whole._versions is None:
+            whole._versions = whole.data.column("version").to_numpy()
+        return whole._versions[self._at : self._at + len(self)]
 
     @cached_property
     def old_names(self) -> frozenset[str] | None:

@@ -13,6 +13,7 @@ from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
+from tidelog.capture.dumps import notices
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader
@@ -297,3 +298,21 @@ def test_bad_table_does_not_hold_up_the_rest(make: Make) -> None:
     assert dumped.progress(dump)["status"] == "failed"
     assert dumped.progress(dump, "public.u")["status"] == "done"
     dumped.check("public.u")
+
+
+@ways(ONE_OF_EACH)
+def test_progress_is_told_while_a_table_is_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debezium: BlockingSnapshot's IN_PROGRESS. Not in one go when the table has ended."""
+    monkeypatch.setattr(notices, "PROGRESS_EVERY_S", 0.0)
+    dumped = make(chunk_rows=2)
+    dumped.table(rows=20)
+    dumped.start()
+    with gate("blocking.read", hit=8) as held:
+        dump = dumped.dump(mode="blocking")
+        dumped.reach(held)
+        told = [str(notice.type) for notice in dumped.notices if notice.dump_id == dump]
+        assert told.count("IN_PROGRESS") >= 5
+        held.open()
+        dumped.dumped(dump)

@@ -85,6 +85,7 @@ class Upkeep:
         now_ms = int(time.time() * 1000)
         self._mailbox.forget_old_outcomes(now_ms)
         unfinished = [dump for dump in self._coordinator.dumps() if not dump.finished]
+        self._coordinator.flush()  # those that ended need their keys until that is stored
         used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
         discard_unused(self._state, used, now_ms)
 

@@ -172,6 +172,7 @@ class BlockingDumps:
                 self._store.counters.chunks += 1
                 self._store.counters.rows += len(rows.rows)
                 self._notices.in_progress(dump, progress)
+            self._actions.run_effects()
             while len(waits) > 2:
                 self._wait(waits.pop(0), stop)
             if upto is None:
@@ -231,6 +232,7 @@ class BlockingDumps:
         """Wait until the log stands where it should."""
         deadline = time.monotonic() + PAUSE_S
         while not log_pause.wait(TURN_S):
+            self._actions.run_effects()
             if stop.is_set():
                 raise ChunkError("capture ends")
             if time.monotonic() > deadline:

@@ -76,7 +76,7 @@ class DumpCoordinator:
         self._control = open_reader()
         self._refetch_queue = RefetchQueue(keys, state)
         self._store = DumpStore(state, options)
-        self._actions = Actions(self._flush)
+        self._actions = Actions(self.flush)
         self._lock = self._actions.lock
         self._queue = ChunkQueue()
         self._notices = DumpNotices(lambda told: self._store.after(lambda: notify(told)))
@@ -135,7 +135,7 @@ class DumpCoordinator:
             self._actions.connect(log)
             self._throttle.change(ThrottleSettings.of(self._store.options))
             self._store.reconcile(chunks)
-        self._flush()
+        self.flush()
 
     def request(
         self,
@@ -247,6 +247,11 @@ class DumpCoordinator:
         with self._lock:
             return self._store.all()
 
+    def flush(self) -> None:
+        """Make durable what `dumps` said before. Asks the state store: never under a lock."""
+        self._refetch_queue.flush()
+        self._store.flush()
+
     def summary(self, finished: int) -> dict[str, Any]:
         """What status shows: options, throttle, counters, windows, what happened to chunks, and the
         unfinished dumps and the last ``finished``.
@@ -292,11 +297,11 @@ class DumpCoordinator:
             while not stop.is_set():
                 self._actions.take(wait_s)
                 self._raise_failures()
-                self._reading.void_overdue()
                 now = time.monotonic()
                 with self._lock:
                     self._store.store_changed(now)
-                self._flush()
+                self.flush()
+                self._reading.void_overdue()
                 self._refetch_queue.fetch(REFETCH_KEYS)
                 blocking = self._next_blocking()
                 if blocking is not None:
@@ -313,7 +318,7 @@ class DumpCoordinator:
             self._control.close()
             with self._lock:
                 self._store.store_changed(float("inf"))
-            self._flush()
+            self.flush()
 
     def _give_next(self, now: float) -> bool:
         """Have the next chunk read if there is one and it may begin."""
@@ -388,11 +393,6 @@ class DumpCoordinator:
         with self._lock:
             waiting = [d for d in self._store.all() if d.mode == "blocking" and d.active]
         return max(waiting, key=lambda dump: dump.priority, default=None)  # of equals the first
-
-    def _flush(self) -> None:
-        """Make durable what was decided. Asks the state store: never under the lock."""
-        self._refetch_queue.flush()
-        self._store.flush()
 
     def _raise_failures(self) -> None:
         for failure in (self._readers.failure, self._planner.failure):

@@ -77,7 +77,8 @@ class DumpNotices:
         """These tables were taken out of the dump, which goes on."""
         for table in tables:
             self._told_at.pop((dump.dump_id, table), None)
-        self._tell(dump, NotificationType.ABORTED, data_collections=",".join(tables))
+        if tables:
+            self._tell(dump, NotificationType.ABORTED, data_collections=",".join(tables))
 
     def paused(self, dump: DumpState) -> None:
         self._tell(dump, NotificationType.PAUSED, data_collections=_names(dump))

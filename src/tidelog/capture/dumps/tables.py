@@ -305,13 +305,12 @@ class DumpTables:
         if not ended:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
-            self._notices.scanned(dump, progress)
             if whole_table(progress):
                 self._refused.dumped(TableName.parse(progress.table))
             if whole_table(progress) and run is not None and run.asked_before is not None:
                 self._refetch_queue.dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
-        self._finish(dump)
+        self._finish(dump, lambda: None if ended else self._notices.scanned(dump, progress))
 
     def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
         """Stop a dump, or only some of its tables. What capture itself needs dumped is dumped by
@@ -327,17 +326,13 @@ class DumpTables:
                     if progress.due and not dump.dump_id.startswith(AUTOMATIC):
                         due.append(progress)
                     self._end(dump, progress, TableInput.CANCEL, "cancelled")
-            if (
-                tables
-                and stopped
-                and any(t.status is not TableStatus.CANCELLED for t in dump.tables)
-            ):
-                self._notices.stopped(dump, stopped)
+            goes_on = any(t.status is not TableStatus.CANCELLED for t in dump.tables)
+            tell = partial(self._notices.stopped, dump, stopped if tables and goes_on else [])
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
                 self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
             due.clear()
-            self._finish(dump, stopped=not tables)
+            self._finish(dump, tell, stopped=not tables)
         return list(dict.fromkeys(changed))
 
     def fail(
@@ -351,8 +346,7 @@ class DumpTables:
         if progress.status in FINISHED:  # cancelled while it was looked at
             return
         self._end(dump, progress, TableInput.FAIL, reason)
-        self._notices.scanned(dump, progress, status)
-        self._finish(dump)
+        self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
 
     def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
         """The table can't be dumped as it is; what capture needs of it is owed, before the end is
@@ -382,10 +376,16 @@ class DumpTables:
         progress.finished_ms = int(time.time() * 1000)
         self._forget(dump, progress)
 
-    def _finish(self, dump: DumpState, *, stopped: bool = False) -> None:
-        if self._store.finish_if_done(dump):
+    def _finish(
+        self, dump: DumpState, tell: Callable[[], None] = lambda: None, *, stopped: bool = False
+    ) -> None:
+        """Store that a table has ended, and the dump with the last of them; then ``tell``."""
+        finished = self._store.finish_if_done(dump)
+        if not finished:
+            self._store.store(dump)
+        tell()
+        if finished:
             self._notices.finished(dump, stopped=stopped)
-        self._store.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         run = self._runs.pop((dump.dump_id, progress.table), None)

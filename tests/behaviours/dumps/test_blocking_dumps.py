@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
-from tidelog.capture.dumps import notices
+from tidelog.capture.dumps import blocking, notices
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader
@@ -304,7 +305,16 @@ def test_bad_table_does_not_hold_up_the_rest(make: Make) -> None:
 def test_progress_is_told_while_a_table_is_read(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debezium: BlockingSnapshot's IN_PROGRESS. Not in one go when the table has ended."""
+    """Debezium: BlockingSnapshot's IN_PROGRESS. Not in one go when the table has ended, also where
+    chunks are durable before the next one is read.
+    """
+    read = blocking._read
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.2)
+        return read(*given)
+
+    monkeypatch.setattr(blocking, "_read", slowly)
     monkeypatch.setattr(notices, "PROGRESS_EVERY_S", 0.0)
     dumped = make(chunk_rows=2)
     dumped.table(rows=20)

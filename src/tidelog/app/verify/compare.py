@@ -72,8 +72,8 @@ def verify(
     catalogue = kind.catalogue()
     reports: list[dict[str, Any]] = []
     try:
-        chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
         kind.check_source(log.captured_from)  # its rows are no others'
+        chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
         source = ComparedSource(config)
         try:
             on_progress({"stage": "Spark starts"})

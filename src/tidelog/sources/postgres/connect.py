@@ -122,13 +122,18 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         "the host name in source.url is not known",
     ),
     (
+        r"certificate verify failed|server does not support SSL|root certificate file",
+        ConfigError,
+        "TLS failed: check sslmode and certificates in source.url",
+    ),
+    (
         # With OpenSSL 3 the first one is an "SSL error", as what a person has to mend.
         r"unexpected eof while reading|SSL connection has been closed|SSL SYSCALL error",
         ConnectionLostError,
         "the connection was lost while TLS began: does the server stop or start?",
     ),
     (
-        r"server does not support SSL|certificate|SSL error|sslmode",
+        r"certificate|SSL error|sslmode",
         ConfigError,
         "TLS failed: check sslmode and certificates in source.url",
     ),

@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES, characters, d
 MARK = "\U0010ffff"
 """Begins such a text: a code point that never is a character."""
 
-_WHOLE = frozenset({"utf16", "utf16le", "gb18030"})
+_WHOLE = frozenset({"utf16", "utf16le"})
 """Sets of several bytes a character whose characters all have a text of their own."""
 _SINGLE_AGAIN = {
     "armscii8": bytes.fromhex("a4a5a9abacff"),
@@ -60,11 +60,12 @@ def exact(charset: str, value: bytes) -> str | None:
 
 
 def value_of(charset: str | None, text: str) -> bytes | None:
-    """The bytes that `exact` made such a text of; None if it is none."""
-    if not text.startswith(MARK) or not is_lossy(charset):
+    """The bytes that `exact` made such a text of; None if it is none, or is spelled otherwise."""
+    if charset is None or not text.startswith(MARK) or not is_lossy(charset):
         return None
     digits = text[len(MARK) :]
-    return bytes.fromhex(digits) if _HEX.fullmatch(digits) else None
+    value = bytes.fromhex(digits) if _HEX.fullmatch(digits) else b""
+    return value if exact(charset, value) == text else None
 
 
 def sql(name: str, charset: str) -> str:

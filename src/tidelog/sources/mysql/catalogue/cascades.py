@@ -54,6 +54,10 @@ class Cascade:
     columns: tuple[str, ...] = ()
     referenced: tuple[str, ...] = ()
     """The parent's columns that ``columns`` refer to, in order."""
+    gone: bool = False
+    """Has ``child`` been dropped meanwhile? Then the rules are not known, and the worst is taken:
+    rows of tables below it may have changed.
+    """
 
     def rule(self, event: str) -> str | None:
         """What is done to the child on ``DELETE`` or ``UPDATE``; None: nothing."""
@@ -62,10 +66,11 @@ class Cascade:
 
 
 def cascades(connection: Connection, captured: Collection[TableName]) -> list[Cascade]:
-    """The cascades whose child table is captured; the parent may be any table. Raises PyMySQL's
-    errors.
+    """The cascades whose child table is captured, and there; the parent may be any table. Raises
+    PyMySQL's errors.
     """
-    return [found for found in all_cascades(connection) if found.child in captured]
+    found = all_cascades(connection)
+    return [each for each in found if each.child in captured and not each.gone]
 
 
 def all_cascades(connection: Connection) -> list[Cascade]:
@@ -85,10 +90,14 @@ def all_cascades(connection: Connection) -> list[Cascade]:
         (TableName(str(schema), str(table)), str(name)): (str(on_delete), str(on_update))
         for schema, table, name, on_delete, on_update in connection.rows(_RULES)
     }
+    gone: set[TableName] = set()
     if connection.flavor is Flavor.MARIADB:
         # It shows the rules only to those who may do more than SELECT.
         for table in {child for child, name, _ in pairs if (child, name) not in told}:
-            told |= _rules_of(connection, table)
+            rules_of = _rules_of(connection, table)
+            told |= rules_of or {}
+            if rules_of is None:
+                gone.add(table)
     found = []
     for (child, name, above), columns in pairs.items():
         rules = tuple(
@@ -100,7 +109,7 @@ def all_cascades(connection: Connection) -> list[Cascade]:
         )
         if rules:
             own, referred = zip(*columns, strict=True)
-            found.append(Cascade(child, above, name, rules, own, referred))
+            found.append(Cascade(child, above, name, rules, own, referred, child in gone))
     return found
 
 
@@ -115,15 +124,13 @@ def _are_logged(connection: Connection) -> bool:
 
 def _rules_of(
     connection: Connection, table: TableName
-) -> dict[tuple[TableName, str], tuple[str, str]]:
-    """What SHOW CREATE TABLE says, which writes one constraint a line; nothing of a table that is
-    gone by now.
-    """
+) -> dict[tuple[TableName, str], tuple[str, str]] | None:
+    """What SHOW CREATE TABLE says, which writes one constraint a line. None: the table is gone."""
     try:
         row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
     except pymysql.MySQLError as error:
         if number_of(error) in _GONE:
-            return {}
+            return None
         raise
     found = {}
     for line in str(row[1]).splitlines() if row is not None else ():

@@ -17,6 +17,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch
+from tidelog.spark.datasource.source import register
 from tidelog.spark.queries.run import QueryProgress, run_pipeline
 
 pytestmark = pytest.mark.spark
@@ -166,3 +167,28 @@ def test_an_output_that_cant_be_used_lets_nothing_begin(lake: Lake, built: Built
         )
     assert well.committed(table.table) is None
     well.close()
+
+
+def test_a_stream_that_begins_adds_no_variable_to_the_source_s_environment(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    """Where it does, a task of another stream that is serialised just then can't be read."""
+    built.insert(built.table("public.t", {"id": "int64"}), "1")
+    built.flush()
+    register(spark)
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = sources.lookupDataSource("tidelog").dataSourceCls().envVars()
+    before = set(variables)
+    reader = spark.readStream.format("tidelog").option("path", built.path)
+    query = (
+        reader.option("table", "public.t")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert variables["SPARK_LOCAL_DIRS"], "the stream has another environment"
+    assert set(variables) == before
+    assert "SPARK_LOCAL_DIRS" not in spark.sparkContext.environment

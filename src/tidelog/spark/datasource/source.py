@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,20 @@ from tidelog.spark.sessions.versions import (
 )
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+# Spark puts these into the environment of a source's function when a stream begins
+# (PythonStreamingSourceRunner.init). The map is one for all streams: while it grows, another
+# stream's task that is being serialised breaks (java.io.OptionalDataException). So they are there
+# from the start; each process that runs Python puts its own values in their place.
+_OF_STREAMS = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "",
+    "SPARK_BUFFER_SIZE": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+_registration = threading.Lock()
 
 
 def register(spark: SparkSession) -> None:
@@ -59,7 +73,24 @@ def register(spark: SparkSession) -> None:
         configured = context.getConf().get("spark.pyspark.python")
         if configured is None and str(context.master).startswith("local"):
             context.pythonExec = sys.executable  # and not any "python3", which may lack us
-    spark.dataSource.register(TidelogSource)
+    with _registering(context):
+        spark.dataSource.register(TidelogSource)
+
+
+@contextmanager
+def _registering(context: SparkContext | None) -> Iterator[None]:
+    """For what is registered inside, a stream's start adds no variable (see `_OF_STREAMS`)."""
+    if context is None:
+        yield
+        return
+    with _registration:
+        added = [name for name in _OF_STREAMS if name not in context.environment]
+        context.environment.update({name: _OF_STREAMS[name] for name in added})
+        try:
+            yield
+        finally:
+            for name in added:
+                del context.environment[name]
 
 
 class TidelogSource(DataSource):

@@ -60,7 +60,7 @@ def verify(
 def postgres_source(database: str, postgres: PostgresServer, tmp_path: Path) -> str:
     name = database.rpartition("/")[2]
     postgres.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE a (id int)", name)
-    begin_log(tmp_path)
+    begin_log(tmp_path, who_is(database))
     return f"{{kind: postgres, url: '{database}'}}"
 
 
@@ -107,14 +107,17 @@ def test_another_server_than_the_log_s_is_not_compared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its rows would differ, or be equal by chance."""
-    code, said = verify(tmp_path, capsys, postgres_source, DELTA)
+    assert "SparkStartedError" in verify(tmp_path, capsys, postgres_source, DELTA)[1]
+    nobody = tmp_path / "nobody"
+    nobody.mkdir()
+    begin_log(nobody)
+    code, said = verify(nobody, capsys, postgres_source, DELTA)
     assert (code, "holds database 'd' of system 1, but source.url leads" in said) == (1, True), said
 
     captured = who_is(database)
     other = tmp_path / "other"
     other.mkdir()
     begin_log(other, captured)
-    assert "SparkStartedError" in verify(other, capsys, postgres_source, DELTA)[1]
     copy = postgres18.create_database(captured.database)  # of the same name, with the same table
     postgres18.execute("CREATE TABLE orders (id int PRIMARY KEY)", captured.database)
     try:

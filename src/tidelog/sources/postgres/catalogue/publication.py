@@ -48,7 +48,8 @@ from tidelog.sources.postgres.catalogue.table_rights import (
 )
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
-from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
+from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.failures import translated
 
 __all__ = ["Publications", "PublishedTable"]
 

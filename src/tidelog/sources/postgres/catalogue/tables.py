@@ -27,8 +27,8 @@ from tidelog.sources.postgres.connect import (
     lsn_text,
     lsn_value,
     quote_ident,
-    translated,
 )
+from tidelog.sources.postgres.failures import translated
 from tidelog.sources.refusals import only_refusals
 
 BLOCK_BYTES = 8192

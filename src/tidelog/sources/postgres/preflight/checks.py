@@ -14,13 +14,8 @@ from tidelog.sources.postgres.catalogue import ddl_trigger
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
-from tidelog.sources.postgres.connect import (
-    connect,
-    lsn_text,
-    quote_ident,
-    quote_literal,
-    translated,
-)
+from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
+from tidelog.sources.postgres.failures import translated
 from tidelog.sources.postgres.preflight.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.rights import superuser_reads_others

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidelog.errors import SourceBusyError
-from tidelog.sources.postgres.connect import translated
+from tidelog.sources.postgres.failures import translated
 
 BUSY_S = 30.0
 TURN_S = 0.05

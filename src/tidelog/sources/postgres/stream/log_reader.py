@@ -40,7 +40,8 @@ from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
-from tidelog.sources.postgres.connect import connect, translated
+from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.failures import translated
 from tidelog.sources.postgres.stream import failover, slots
 from tidelog.sources.postgres.stream.busy import when_free
 from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of

@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 
 from tidelog.errors import TidelogError
-from tidelog.sources.postgres.connect import quote_literal, translated
+from tidelog.sources.postgres.connect import quote_literal
+from tidelog.sources.postgres.failures import translated
 
 logger = logging.getLogger(__name__)
 

@@ -71,11 +71,12 @@ def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteSt
 def test_dump_that_was_paused_before_it_began_begins_when_resumed(state: SqliteState) -> None:
     store = loaded(state)
     requested(store)
-    store.pause("d")
+    store.pause("d", "anna@host", 5)
+    assert (store.all()[0].paused_by, store.all()[0].paused_ms) == ("anna@host", 5)
     [resumed] = store.resume("d")
-    assert resumed.status == "queued"
+    assert (resumed.status, resumed.paused_by, resumed.paused_ms) == ("queued", "", None)
     resumed.tables[0].started_ms = 1
-    store.pause("d")
+    store.pause("d", "anna@host", 5)
     assert store.resume("d")[0].status == "running"
 
 

@@ -449,14 +449,22 @@ def test_a_dump_of_some_rows_is_no_dump_of_the_table() -> None:
 
 def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
     document = status(
-        **dump(table(rows_read=3, estimated_rows=9), status="paused", paused_by="anna@host")
+        **dump(
+            table(rows_read=3, estimated_rows=9),
+            status="paused",
+            paused_by="anna@host",
+            paused_ms=NOW_MS - 7_200_000,
+        )
     )
     found = overview(document, NOW_MS)
     assert found.dumps[0].paused_by == "anna@host"
     assert [(r.table, r.rows, r.estimated_rows) for r in found.dumps[0].reading] == [
         ("public.t", 3, 9)
     ]
-    assert found.problems[0].sentence == "Dump d1 is paused by anna@host."
+    assert found.problems[0].sentence == "Dump d1 is paused by anna@host for 2.0h."
+    answer = next(each for each in found.answers if each.name == "paused")
+    assert (answer.text, answer.at_ms) == ("dump d1 by anna@host since", NOW_MS - 7_200_000)
+    assert "d1 is paused by anna@host since 20" in told(found)  # a date: NOW_MS is of another day
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,10 @@ class Actor:
         if isinstance(command, StopSnapshot):
             return self._stop(command)
         if isinstance(command, PauseSnapshot):
-            return {"dumps": self._coordinator.pause(command.dump_id, command.by)}
+            paused = self._coordinator.pause(
+                command.dump_id, command.by, time.time_ns() // 1_000_000
+            )
+            return {"dumps": paused}
         if isinstance(command, ResumeSnapshot):
             return {"dumps": self._coordinator.resume(command.dump_id)}
         if isinstance(command, SetDumpOptions):

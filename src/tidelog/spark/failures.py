@@ -25,6 +25,12 @@ _ENDED = re.compile(
 )
 
 
+class QueryFailedError(errors.EventLogError):
+    """A query ended with an error of Spark that is not known here. It may pass, as where an
+    executor is lost.
+    """
+
+
 def worker_ended(error: BaseException) -> bool:
     """Did a Python process of Spark end by itself, or by the kernel's want of memory?"""
     found: BaseException | None = error

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import EventLogError, OutputError, Policy
+from tidelog.errors import OutputError, Policy
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
+from tidelog.spark.failures import QueryFailedError
 from tidelog.spark.formats.shapes import SEGMENTS
+from tidelog.spark.queries import stream
 from tidelog.spark.queries.busy_host import HostBusyError
-from tidelog.spark.queries.stream import QueryProgress, StreamOptions, _Loop
+from tidelog.spark.queries.stream import OutputStream, QueryProgress, StreamOptions, _Loop
 
 
 def options(on_progress: Callable[[QueryProgress], None] | None = None) -> StreamOptions:
@@ -32,7 +36,11 @@ def options(on_progress: Callable[[QueryProgress], None] | None = None) -> Strea
             HostBusyError,
             Policy.RETRY,
         ),
-        ("[STREAM_FAILED] Query [id = 1] terminated with exception: secret", EventLogError, None),
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: secret",
+            QueryFailedError,
+            None,
+        ),
     ],
 )
 def test_a_worker_that_did_not_start_is_tried_again(
@@ -170,3 +178,35 @@ def test_a_part_of_a_rolled_up_segment_has_its_own_tables_alone(tmp_path: Path) 
         ("public.t0", 4), ("public.t1", 5), ("public.t2", 4),
     ]  # fmt: skip
     assert [(row[0], row[1], row[2], row[4]) for row in part] == [(middle, end, "public.t1", 1)]
+
+
+class Failing(OutputStream):
+    """A stream whose query ends ``times`` with an error of Spark that is not known."""
+
+    times = 0
+
+    def _query(self, stop: threading.Event) -> None:
+        if self.times:
+            self.times -= 1
+            raise QueryFailedError("the pipeline's query failed with Py4JJavaError")
+
+
+@pytest.mark.parametrize(("times", "left"), [(3, 0), (9, 5)])
+def test_an_error_of_spark_that_is_not_known_is_tried_again_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, left: int
+) -> None:
+    monkeypatch.setattr(stream, "_FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(stream, "_STOPPING_S", 0.01)
+    built, spark, output = BuiltLog(tmp_path / "log"), cast(Any, None), cast(Any, Noting())
+    running = Failing(
+        spark, built.log, built.path, output, "", "q", lambda _: None, 0,
+        replace(options(), once=False),
+    )  # fmt: skip
+    running.times = times
+    running._prepared = True
+    if left:
+        with pytest.raises(QueryFailedError):
+            running.run(threading.Event())
+    else:
+        running.run(threading.Event())
+    assert running.times == left

@@ -147,7 +147,9 @@ def _paused(
         if each.paused_ms
     ]
     found += [
-        (f"dump {each.dump_id}", each.paused_by, None) for each in dumps if each.status == "paused"
+        (f"dump {each.dump_id}", each.paused_by, each.paused_ms)
+        for each in dumps
+        if each.status == "paused"
     ]
     if not found:
         return _NOTHING

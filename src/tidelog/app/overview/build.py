@@ -228,6 +228,7 @@ def dumping(
         mode=dump.get("mode") or "",
         reason=dump.get("reason") or "",
         paused_by=dump.get("paused_by") or "",
+        paused_ms=dump.get("paused_ms"),
         reading=tuple(
             TableBeingRead(table["table"], table.get("rows_read", 0), _expected(table, before))
             for table in tables

@@ -200,6 +200,7 @@ class Dumping:
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
         paused_by: who paused it, as far as that is known; empty: it is not paused.
+        paused_ms: since when it is paused; None: it is not, or that is not known.
         held: why capture itself has paused it, in sentences; nobody's command resumes it.
         reading: the tables that are read at the moment.
         failed: tables of it that could not be dumped.
@@ -217,6 +218,7 @@ class Dumping:
     mode: str = ""
     reason: str = ""
     paused_by: str = ""
+    paused_ms: int | None = None
     reading: tuple[TableBeingRead, ...] = ()
     failed: int = 0
     held: str = ""

@@ -26,7 +26,9 @@ def as_held(dump: Mapping[str, Any], holds: Sequence[Mapping[str, Any]]) -> Mapp
     """The dump as one that capture has paused, if there is anything that holds it."""
     if not holds:
         return dump
-    return {**dump, "status": DumpStatus.PAUSED, "paused_by": HELD_BY, "held": holds}
+    since_ms = min(hold["since_ms"] for hold in holds)
+    paused = {"status": DumpStatus.PAUSED, "paused_by": HELD_BY, "paused_ms": since_ms}
+    return {**dump, **paused, "held": holds}
 
 
 def told_holds(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -207,12 +207,12 @@ class DumpCoordinator:
         with self._actions.commanded():
             return self._store.request_due(str(table), reason, now_ms)
 
-    def pause(self, dump_id: str | None, by: str = "") -> list[str]:
+    def pause(self, dump_id: str | None, by: str, now_ms: int) -> list[str]:
         """Issue no more chunks; those being read end. All unfinished dumps if None. ``by``: who
-        wants it, for status.
+        wants it, for status; ``now_ms``: milliseconds since 1970.
         """
         with self._actions.commanded():
-            paused = self._store.pause(dump_id, by)
+            paused = self._store.pause(dump_id, by, now_ms)
             for dump in paused:
                 self._notices.paused(dump)
             return [dump.dump_id for dump in paused]

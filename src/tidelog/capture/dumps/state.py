@@ -229,6 +229,7 @@ class DumpState:
     rejected: list[Rejected] = field(default_factory=list)
     priority: int = 0  # those of a higher one are read first
     paused_by: str = ""  # as the command said it; empty: it is not paused, or nobody said it
+    paused_ms: int | None = None  # since when; None: it is not paused, or that is not known
 
     def __post_init__(self) -> None:
         self.status = DumpStatus(self.status)  # stored, it is a text

@@ -175,7 +175,7 @@ class DumpStore:
             if d.status in statuses and (dump_id is None or d.dump_id == dump_id)
         ]
 
-    def pause(self, dump_id: str | None, by: str = "") -> list[DumpState]:
+    def pause(self, dump_id: str | None, by: str, now_ms: int) -> list[DumpState]:
         selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(
@@ -184,13 +184,13 @@ class DumpStore:
             )
         selected = [dump for dump in selected if dump.mode != "blocking"]
         for dump in selected:
-            dump.paused_by = by
+            dump.paused_by, dump.paused_ms = by, now_ms
         return self._change(selected, DumpInput.PAUSE)
 
     def resume(self, dump_id: str | None) -> list[DumpState]:
         paused = self.selected(dump_id, {DumpStatus.PAUSED})
         for dump in paused:
-            dump.paused_by = ""
+            dump.paused_by, dump.paused_ms = "", None
             begun = any(
                 t.started_ms is not None or t.status is not TableStatus.PENDING for t in dump.tables
             )

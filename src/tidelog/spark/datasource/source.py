@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Spark puts these into the environment of a source's function when a stream begins
-# (PythonStreamingSourceRunner.init). The map is one for all streams: while it grows, another
-# stream's task that is being serialised breaks (java.io.OptionalDataException). So they are there
-# from the start; each process that runs Python puts its own values in their place.
+# (PythonStreamingSourceRunner.init). It is one java.util.HashMap for all streams: two that begin
+# together leave it with a wrong size, and no task can be read any more (OptionalDataException). So
+# they are there from the start, and only their values are replaced.
 _OF_STREAMS = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "",

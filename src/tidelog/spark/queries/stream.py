@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
+from tidelog.errors import OutputError, Policy, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import failed_with, find_error, worker_ended
+from tidelog.spark.failures import QueryFailedError, failed_with, find_error, worker_ended
 from tidelog.spark.queries.busy_host import BUSY, ENDED, HostBusyError, is_busy
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
@@ -147,7 +147,8 @@ class OutputStream:
         """Until ``stop`` is set or, with ``once``, everything is there that was in the log.
 
         Raises the TidelogError that ended it; errors whose policy is to retry are retried, for ever
-        in a stream and three times with ``once`` (ten times where it is the host that is busy).
+        in a stream and three times with ``once`` (ten times where it is the host that is busy). An
+        error of Spark that is not known is retried three times.
         """
         wait_s, failures = _FIRST_RETRY_S, 0
         while not stop.is_set():
@@ -164,7 +165,10 @@ class OutputStream:
                     wait_s, failures = _FIRST_RETRY_S, 0
                 failures += 1
                 tries = _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
-                if error.policy is not Policy.RETRY or (self._options.once and failures > tries):
+                unknown = isinstance(error, QueryFailedError)
+                if not (unknown or error.policy is Policy.RETRY) or (
+                    failures > tries and (self._options.once or unknown)
+                ):
                     self._prepared = False  # whoever tries again wants it checked again
                     raise
                 self._options.on_failure(self.output.name, error)
@@ -320,7 +324,7 @@ class _Loop:
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "
                 "was frozen"
             )
-        return found or EventLogError(f"the pipeline's query failed with {failed_with(error)}")
+        return found or QueryFailedError(f"the pipeline's query failed with {failed_with(error)}")
 
     def finish_batch(self, lost: threading.Event) -> bool:
         """Wait for the batch under way: Spark stopped inside a commit would do it again. Is it

@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { lanes } from "./charts.js";
 import { close, confirm, isOpen, open } from "./dialogs.js";
 import { button, byId, el, show, toast } from "./dom.js";
-import { bytes, count, plural, span } from "./format.js";
+import { bytes, count, pausedText, plural, span } from "./format.js";
 
 export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
@@ -34,7 +34,7 @@ export function showDumps(found) {
 function card(dump) {
   const share = dump.share === null ? null : Math.min(0.99, dump.share);
   const paused = dump.status === "paused";
-  const by = dump.held ? "held by capture" : paused && dump.paused_by ? `paused by ${dump.paused_by}` : dump.status;
+  const by = dump.held ? "held by capture" : paused ? pausedText(dump) : dump.status;
   const facts = [
     `${count(dump.tables_done)} of ${plural(dump.tables, "table")}`,
     `${count(dump.rows)}${dump.estimated_rows ? ` of about ${count(dump.estimated_rows)}` : ""} rows`,

@@ -47,7 +47,7 @@ export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
-// Of the source's log, or a pipeline, as the overview has it.
+// Of the source's log, a pipeline or a dump, as the overview has it.
 export function pausedText({ paused_by: by, paused_ms: since }) {
-  return `paused${by ? ` by ${by}` : ""} since ${clock(since)}`;
+  return `paused${by ? ` by ${by}` : ""}${since === null ? "" : ` since ${clock(since)}`}`;
 }

@@ -98,7 +98,9 @@ class CampaignRun(Run):
             self.hosts.append(host)
             self._opened.callback(host.kill_pipeline)
         directly = self.directory / "tidelog.yaml"
-        directly.write_text(f"source: {section}\n{self.place.sections(self.place.ports)}{rest}")
+        directly.write_text(
+            f"source: {section}\n{self.place.sections(self.place.direct_ports)}{rest}"
+        )
         return directly
 
     def _launch(self, failpoint: str = "") -> CaptureProcess:

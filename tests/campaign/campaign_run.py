@@ -39,7 +39,14 @@ BEGIN_S = 300.0
 PIPED_S = 120.0
 """Java begins anew after a kill, on a machine that has other work."""
 RESTART_S = 1.0
+LOST = "from what is durable: the lease"
+"""Says a leader that lost it. Where the machine is busy enough none comes to its first batch."""
 OpenPlace = Callable[[Path, ExitStack], Place]
+
+
+def load() -> str:
+    """For people."""
+    return f"load is {os.getloadavg()} on {os.cpu_count()} cores"
 
 
 class CampaignRun(Run):
@@ -163,7 +170,12 @@ class CampaignRun(Run):
             time.sleep(0.2)
             self._watch_processes()
             if time.monotonic() > deadline:
-                raise HistoryError(f"no pipeline delivers {BEGIN_S:.0f} s after the start")
+                said = "\n".join(h.pipeline.said[-4000:] for h in self.hosts if h.pipeline)
+                lost = sum(h.pipeline.said.count(LOST) for h in self.hosts if h.pipeline)
+                raise HistoryError(
+                    f"{said}\nno pipeline delivers {BEGIN_S:.0f} s after the start; leases of them "
+                    f"ended {lost} times; the machine's {load()}"
+                )
         self._note("a pipeline delivers")
 
     def _disturb(self) -> None:
@@ -235,7 +247,7 @@ class CampaignRun(Run):
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
                         f"captured within {LAG_S:.0f} s; records by the second: {came}; the "
-                        f"machine's load is {os.getloadavg()} on {os.cpu_count()} cores"
+                        f"machine's {load()}"
                     )
             now = time.monotonic()
             if now - asked < LAG_S:

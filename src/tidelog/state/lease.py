@@ -56,8 +56,8 @@ class LeaseElection:
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: epochs start here or above.
         look_every_s: while another leads, the store is asked about so often at least, and as
-            seldom as `LeaseLooks` says, however often `acquire` is called; that a holder on this host
-            ended is seen without asking. 0: at each call.
+            seldom as `LeaseLooks` says, however often `acquire` is called; that a holder on this
+            host ended is seen without asking. 0: at each call.
         """
         self._documents = documents
         self.name = name

@@ -84,7 +84,7 @@ class FaultyNetwork(Proxy):
                 ):
                     server.sendall(request)
                     answer = _message(server, to_head=request.startswith(b"HEAD"))
-                if fault == "lose_answer":
+                if fault == "lose_answer" or not answer:  # the server has ended
                     return
                 client.sendall(answer)
 

@@ -135,7 +135,7 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 |---|---|---|
 {kinds}
 
-A path is that of one host to the database, to the state store, or to the bucket; TCP proxies stand in between. Both hosts are one
+A path is that of one host to the database, to the state store (each of three ZooKeepers), or to the bucket; TCP proxies stand in between. Both hosts are one
 machine: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
 
 | source | `state.url` | runs |

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -51,8 +51,6 @@ def ensemble() -> Iterator[list[Member]]:
 
 def start_all(members: Sequence[Member]) -> None:
     """Those that do not run; at once, as none may answer before there is a quorum."""
-    starting = [threading.Thread(target=member.start) for member in members]
-    for each in starting:
-        each.start()
-    for each in starting:
-        each.join()
+    with ThreadPoolExecutor(len(members)) as starting:
+        for _ in starting.map(lambda member: member.start(), members):
+            pass

@@ -135,7 +135,7 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 |---|---|---|
 {kinds}
 
-A path is that of one host to the database, to the state store, or to the bucket; TCP proxies stand in between. Both hosts are one
+A path is that of one host to the database, to the state store (each of three ZooKeepers), or to the bucket; TCP proxies stand in between. Both hosts are one
 machine: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
 
 | source | `state.url` | runs |
@@ -158,7 +158,7 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 
 ## What it does not have
 
-Namespaces of the network and `tc`, a quorum that is lost, promoted standbys (each has tests of its own). A disk that is full or fails, and
+Namespaces of the network and `tc`, and promoted standbys (each has tests of its own). A disk that is full, slow or fails, and
 a wall clock that is stepped, are played to the process, not to its machine. Pipelines know that they are on one machine, and write to
 PostgreSQL and to files alone.
 """

@@ -302,6 +302,44 @@ def test_how_long_a_lease_may_run_that_was_found_is_known():
     assert looking.patience_s == 0
 
 
+class Counted(Forgetful):
+    """Counts what is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.looks = 0
+
+    def get(self, key):
+        self.looks += 1
+        return super().get(key)
+
+
+def test_a_lease_that_is_renewed_is_looked_at_seldom_and_its_end_is_seen_soon():
+    """Where looks are paid for. Nobody says when the holder began, nor that it is gone."""
+    store, ttl_s, late_s = Counted(), 3.0, 0.06
+    a = LeaseElection(store, "led", "a", ttl_s)
+    lease = a.acquire()
+    time.sleep(0.7)
+    b = LeaseElection(store, "led", "b", ttl_s, look_every_s=0.18 * ttl_s)
+    begun, renewals, looks = time.monotonic(), 0, 0
+    while renewals < 6:
+        if renewals == 3:
+            looks, store.looks = store.looks, 0
+        renew_at = time.monotonic() + ttl_s / 2
+        while time.monotonic() < renew_at + late_s / 10:  # a request takes its time
+            assert b.acquire() is None
+            time.sleep(0.005)
+        lease, renewed_at = a.renew(lease), time.monotonic()
+        renewals += 1
+    # 3 in each of these periods; another one where it was a little early.
+    assert store.looks <= 11, f"{store.looks} looks, after {looks} in the first half"
+    while (taken := b.acquire()) is None:
+        time.sleep(0.005)
+    assert taken.epoch == lease.epoch + 1
+    assert ttl_s < time.monotonic() - renewed_at < ttl_s * 1.05 + late_s
+    assert time.monotonic() - begun > 6 * ttl_s / 2
+
+
 def test_a_lease_that_is_about_to_be_given_back_is_watched():
     """Where looks are paid for, one that stands by looks seldom; but not if it is to take over."""
     store = Forgetful()

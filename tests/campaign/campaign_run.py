@@ -39,7 +39,15 @@ BEGIN_S = 300.0
 PIPED_S = 120.0
 """Java begins anew after a kill, on a machine that has other work."""
 RESTART_S = 1.0
+STANDS_BY = '{"role": "standby"'
+LOST = "from what is durable: the lease"
+"""Says a leader that lost it. Where the machine is busy enough none comes to its first batch."""
 OpenPlace = Callable[[Path, ExitStack], Place]
+
+
+def load() -> str:
+    """For people."""
+    return f"load is {os.getloadavg()} on {os.cpu_count()} cores"
 
 
 class CampaignRun(Run):
@@ -98,7 +106,9 @@ class CampaignRun(Run):
             self.hosts.append(host)
             self._opened.callback(host.kill_pipeline)
         directly = self.directory / "tidelog.yaml"
-        directly.write_text(f"source: {section}\n{self.place.sections(self.place.ports)}{rest}")
+        directly.write_text(
+            f"source: {section}\n{self.place.sections(self.place.direct_ports)}{rest}"
+        )
         return directly
 
     def _launch(self, failpoint: str = "") -> CaptureProcess:
@@ -153,16 +163,31 @@ class CampaignRun(Run):
             self._await_pipelines(self._copies)
 
     def _await_pipelines(self, copies: Copies) -> None:
-        """Until one delivers."""
-        for host in self.hosts:
-            host.start_pipeline()
+        """Until one delivers, and the other stands by: two that start at once on one machine may
+        take each other's lease away before either comes to its first batch.
+        """
+        first, second = self.hosts
+        first.start_pipeline()
+        self._await_pipeline(copies.begun, "no pipeline delivers")
+        self._note("a pipeline delivers")
+        second.start_pipeline()
+        self._await_pipeline(
+            lambda: any(h.pipeline and STANDS_BY in h.pipeline.said for h in self.hosts),
+            "no pipeline stands by",
+        )
+
+    def _await_pipeline(self, is_there: Callable[[], bool], lacks: str) -> None:
         deadline = time.monotonic() + BEGIN_S
-        while not copies.begun():
+        while not is_there():
             time.sleep(0.2)
             self._watch_processes()
             if time.monotonic() > deadline:
-                raise HistoryError(f"no pipeline delivers {BEGIN_S:.0f} s after the start")
-        self._note("a pipeline delivers")
+                said = "\n".join(h.pipeline.said[-4000:] for h in self.hosts if h.pipeline)
+                lost = sum(h.pipeline.said.count(LOST) for h in self.hosts if h.pipeline)
+                raise HistoryError(
+                    f"{said}\n{lacks} {BEGIN_S:.0f} s after the start; leases of them ended {lost} "
+                    f"times; the machine's {load()}"
+                )
 
     def _disturb(self) -> None:
         self._nemesis = PipelineNemesis(
@@ -233,7 +258,7 @@ class CampaignRun(Run):
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
                         f"captured within {LAG_S:.0f} s; records by the second: {came}; the "
-                        f"machine's load is {os.getloadavg()} on {os.cpu_count()} cores"
+                        f"machine's {load()}"
                     )
             now = time.monotonic()
             if now - asked < LAG_S:

@@ -31,6 +31,7 @@ AMID_S = 5.0
 SEEN_S = 40.0
 """and another has taken over within this one."""
 DELAYS_S = (0.02, 0.2)
+FSYNC_S = (0.1, 1.5)
 DATABASE = "database"
 _Found = TypeVar("_Found")
 
@@ -44,6 +45,8 @@ KINDS = {
     "step the clock": "the wall clock of a host is set up to an hour ahead or back, and back again",
     "fill the disk": "appends of the leader meet a full disk; not with the log on S3",
     "fail on fsync": "the same with EIO on fsync",
+    "slow the disk": "each append of the leader waits up to half of the lease before fsync; not "
+    "with the log on S3",
     "cut": "a path refuses connections",
     "silence": "a path brings nothing to its end, connections stay",
     "slow": "a path brings all of it late",
@@ -187,14 +190,14 @@ class Nemesis:
         def stopped() -> Note | None:
             return next((n for n in host.notes.so_far()[known:] if n.what == "stopped"), None)
 
-        _until(stopped, AMID_S)
+        until(stopped, AMID_S)
         asked.unlink(missing_ok=True)
-        stop = _until(stopped, 0.1)  # it may have been about to
+        stop = until(stopped, 0.1)  # it may have been about to
         if stop is None:
             return False
         self._note(f"process {host.name} is stopped amid its {what} ({stop.key})")
         seen = len(other.notes.so_far())
-        found = _until(
+        found = until(
             lambda: next((n for n in other.notes.so_far()[seen:] if over(stop, n)), None), SEEN_S
         )
         capture.send(signal.SIGCONT)
@@ -260,17 +263,20 @@ class Nemesis:
     def _fail_on_fsync(self) -> bool:
         return self._lose_the_disk(switches.FSYNC_FAILS)
 
-    def _lose_the_disk(self, fault: str) -> bool:
+    def _slow_the_disk(self) -> bool:
+        return self._lose_the_disk(switches.DISK_SLOW, self._rng.uniform(*FSYNC_S))
+
+    def _lose_the_disk(self, fault: str, delay_s: float = 0.0) -> bool:
         """Struck is only what an append has met."""
         host = self._leading() if self._place.on_disk else None
         if host is None or f"disk {host.name}" in {away.what for away in self._away}:
             return False
         directory, before = host.directory, switches.disk_met(host.directory)
-        switches.set_disk(directory, fault)
-        if not _until(lambda: switches.disk_met(directory) > before or None, AMID_S):
+        switches.set_disk(directory, fault, delay_s)
+        if not until(lambda: switches.disk_met(directory) > before or None, AMID_S):
             switches.set_disk(directory, "")
             return False
-        self._note(fault)
+        self._note(f"{fault}, {delay_s:.1f} s each" if delay_s else fault)
         seconds = self._lease_s * self._rng.uniform(0.3, 2.5)
         return self._begin(f"disk {host.name}", seconds, lambda: switches.set_disk(directory, ""))
 
@@ -352,7 +358,7 @@ class Nemesis:
         return True
 
 
-def _until(look: Callable[[], _Found | None], most_s: float) -> _Found | None:
+def until(look: Callable[[], _Found | None], most_s: float) -> _Found | None:
     """What is seen once it is there; None: it was not for so long."""
     deadline = time.monotonic() + most_s
     while (found := look()) is None and time.monotonic() < deadline:

@@ -7,7 +7,8 @@ import signal
 
 from tests.campaign.copies import NAME
 from tests.campaign.hosts import Host
-from tests.campaign.nemesis import HANDOVER_S, Nemesis
+from tests.campaign.nemesis import HANDOVER_S
+from tests.campaign.store_nemesis import StoreNemesis
 from tests.support.pipeline_process import Delivering, signal_all
 
 from tidelog import app
@@ -22,8 +23,8 @@ PIPELINE_KINDS = {
 }
 
 
-class PipelineNemesis(Nemesis):
-    """See `Nemesis`. ``kinds`` may be of `PIPELINE_KINDS`, too."""
+class PipelineNemesis(StoreNemesis):
+    """See `StoreNemesis`. ``kinds`` may be of `PIPELINE_KINDS`, too."""
 
     def _deliverer(self) -> tuple[Host, Delivering] | None:
         """A host whose pipeline is there and nothing is done to."""

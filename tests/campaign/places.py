@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.s3 import S3Server
-from tests.support.zookeeper import ZooKeeperServer
+from tests.support.zookeeper_ensemble import Member, start_all
 
 from tidelog.demo.servers.embedded import EmbeddedServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -22,12 +22,20 @@ class Place(Protocol):
     Attributes:
         name: for the report.
         ports: where each path of a host leads, beside that to the database.
+        direct_ports: the same for who judges, whom no fault of a network befalls.
         on_disk: the log is in a directory.
+        bucket: the network before it, if log and state are in one.
+        members: of the ensemble that keeps the state, if one does.
     """
 
     name: str
     on_disk: bool
     ports: dict[str, int]
+    bucket: FaultyNetwork | None
+    members: Sequence[Member]
+
+    @property
+    def direct_ports(self) -> dict[str, int]: ...
 
     def sections(self, ports: Mapping[str, int]) -> str:
         """``log`` and ``state`` of a configuration that goes by these ports."""
@@ -49,12 +57,15 @@ class OnS3:
 
     name = "log:"
     on_disk = False
+    members: Sequence[Member] = ()
 
     def __init__(self, server: S3Server, opened: ExitStack) -> None:
         self._server = server
         self._prefix = f"campaign-{secrets.token_hex(4)}"
         in_turn = opened.enter_context(FaultyNetwork(server.port, one_at_a_time=True))
-        self.ports = {"log and state": in_turn.port}
+        self.direct_ports = {"log and state": in_turn.port}
+        self.bucket: FaultyNetwork | None = opened.enter_context(FaultyNetwork(in_turn.port))
+        self.ports = {"log and state": self.bucket.port}
 
     def sections(self, ports: Mapping[str, int]) -> str:
         endpoint = f"http://127.0.0.1:{ports['log and state']}"
@@ -74,6 +85,12 @@ class _Shared:
 
     on_disk = True
     ports: dict[str, int]
+    bucket: FaultyNetwork | None = None
+    members: Sequence[Member] = ()
+
+    @property
+    def direct_ports(self) -> dict[str, int]:
+        return self.ports
 
     def __init__(self, directory: Path) -> None:
         self._log = directory / "log"
@@ -103,19 +120,25 @@ class StateInPostgres(_Shared):
 
 
 class StateInZooKeeper(_Shared):
+    """Of an ensemble. A host has a path to each of its members."""
+
     name = "zookeeper://"
 
-    def __init__(self, server: ZooKeeperServer, directory: Path) -> None:
+    def __init__(self, members: Sequence[Member], directory: Path) -> None:
         super().__init__(directory)
-        self._server = server
+        self.members = members
+        start_all(members)  # a run that failed may have left some killed
         self._path = f"/tidelog/{secrets.token_hex(4)}"
-        self.ports = {"state": server.port}
+        self.ports = {f"state {n}": member.port for n, member in enumerate(members, 1)}
 
     def sections(self, ports: Mapping[str, int]) -> str:
-        return self._section(f"zookeeper://127.0.0.1:{ports['state']}{self._path}")
+        hosts = ",".join(f"127.0.0.1:{ports[name]}" for name in self.ports)
+        return self._section(f"zookeeper://{hosts}{self._path}")
 
     def restart(self) -> None:
-        _restart(self._server)
+        for member in self.members:
+            member.kill()
+        start_all(self.members)
 
 
 def _restart(server: EmbeddedServer) -> None:

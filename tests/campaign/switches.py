@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,17 +19,17 @@ from tidelog.system import failpoints
 _CLOCK: Final = "clock"
 _DISK, _MET = "disk", "disk-met"
 _FORMAT: Final = struct.Struct("<d")
-DISK_FULL, FSYNC_FAILS = "disk full", "fsync fails"
+DISK_FULL, FSYNC_FAILS, DISK_SLOW = "disk full", "fsync fails", "disk slow"
 DISK_FAULTS: Final = {
-    DISK_FULL: ("put.before_write", errno.ENOSPC),
-    FSYNC_FAILS: ("put.after_write", errno.EIO),
+    "put.before_write": {DISK_FULL: errno.ENOSPC},
+    "put.after_write": {FSYNC_FAILS: errno.EIO, DISK_SLOW: 0},
 }
-"""Where an append meets them."""
+"""By the place where an append meets them; 0: it goes on, later."""
 
 
 def prepare(directory: Path) -> None:
     (directory / _CLOCK).write_bytes(_FORMAT.pack(0.0))
-    (directory / _DISK).write_text("")
+    set_disk(directory, "")
     (directory / _MET).write_text("")
 
 
@@ -38,9 +39,11 @@ def set_clock(directory: Path, offset_s: float) -> None:
         file.write(_FORMAT.pack(offset_s))
 
 
-def set_disk(directory: Path, fault: str) -> None:
-    """Of `DISK_FAULTS`, or empty."""
-    (directory / _DISK).write_text(fault)
+def set_disk(directory: Path, fault: str, delay_s: float = 0.0) -> None:
+    """Of `DISK_FAULTS`, or empty; ``delay_s``: of a slow one."""
+    asked = directory / f"{_DISK}.new"
+    asked.write_text(f"{fault}:{delay_s}")
+    asked.replace(directory / _DISK)
 
 
 def disk_met(directory: Path) -> int:
@@ -51,8 +54,8 @@ def disk_met(directory: Path) -> int:
 def install(directory: Path) -> None:
     """In a process of the host, before it begins."""
     _step_clocks(directory / _CLOCK)
-    for fault, (point, number) in DISK_FAULTS.items():
-        failpoints._armed[point] = _failing(directory, fault, number)
+    for point, faults in DISK_FAULTS.items():
+        failpoints._armed[point] = _failing(directory, faults)
 
 
 def _step_clocks(path: Path) -> None:
@@ -69,11 +72,16 @@ def _step_clocks(path: Path) -> None:
     time.time_ns = lambda: nanoseconds() + int(ahead() * 1e9)
 
 
-def _failing(directory: Path, fault: str, number: int) -> failpoints.Action:
+def _failing(directory: Path, faults: Mapping[str, int]) -> failpoints.Action:
     def fail() -> None:
-        if (directory / _DISK).read_text() == fault:
-            with (directory / _MET).open("a") as met:
-                met.write(".")
+        fault, _, delay_s = (directory / _DISK).read_text().partition(":")
+        number = faults.get(fault)
+        if number is None:
+            return
+        with (directory / _MET).open("a") as met:
+            met.write(".")
+        if number:
             raise OSError(number, os.strerror(number))
+        time.sleep(float(delay_s))
 
     return fail

@@ -34,10 +34,12 @@ from tests.campaign.nemesis import KINDS
 from tests.campaign.outcome import Outcome
 from tests.campaign.pipeline_nemesis import PIPELINE_KINDS
 from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
+from tests.campaign.store_nemesis import STORE_KINDS
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
+from tests.support.zookeeper_ensemble import ensemble
 
 from tidelog.demo.servers.postgres import PostgresServer
 
@@ -49,6 +51,7 @@ SOURCES = {
 }
 STATES = ("log", "postgresql", "zookeeper")
 SECONDS = 40.0
+ALL_KINDS = (*KINDS, *STORE_KINDS)
 MUTATION_SEEDS = (1, 2, 3)
 
 
@@ -72,7 +75,7 @@ def place_of(state: str, request: pytest.FixtureRequest) -> OpenPlace:
         if state == "log":
             return OnS3(request.getfixturevalue("s3"), opened)
         if state == "zookeeper":
-            return StateInZooKeeper(request.getfixturevalue("zookeeper"), directory)
+            return StateInZooKeeper(request.getfixturevalue("zookeepers"), directory)
         return StateInPostgres(request.getfixturevalue("state_server"), directory)
 
     return open_place
@@ -85,6 +88,13 @@ def state_server() -> Any:
         yield server
 
 
+@pytest.fixture(scope="module")
+def zookeepers() -> Any:
+    """Of their own: they are killed."""
+    with ensemble() as members:
+        yield members
+
+
 def one(
     seed: int,
     source: str,
@@ -92,7 +102,7 @@ def one(
     request: pytest.FixtureRequest,
     directory: Path,
     seconds: float = SECONDS,
-    kinds: tuple[str, ...] = tuple(KINDS),
+    kinds: tuple[str, ...] = ALL_KINDS,
     mutation: str = "",
     pipelines: bool = False,
 ) -> Outcome:
@@ -138,6 +148,30 @@ def test_a_short_campaign_on_disks_that_fail(
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("state", "kinds"),
+    [
+        ("zookeeper", ("lose a member", "lose the quorum")),
+        ("log", ("answer 503", "lose answers")),
+        ("postgresql", ("slow the disk",)),
+    ],
+)
+def test_a_short_campaign_on_stores_that_fail(
+    state: str, kinds: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for seed in MUTATION_SEEDS:
+        try:
+            outcome = one(seed, "oracle16", state, request, tmp_path / str(seed), kinds=kinds)
+        except NothingShownError:
+            continue
+        if set(outcome.faults) == set(kinds):
+            return
+    pytest.fail("one of the faults was never met")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_short_campaign_with_pipelines(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     kinds = (*PIPELINE_KINDS, "kill", "freeze", "silence")
@@ -157,7 +191,7 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     found: dict[str, Any] = {"campaign": secrets.token_hex(4), "hours": 0.0}
     found |= {"runs": [], "violations": [], "empty": 0}
     found |= {
-        "kinds": {**KINDS, **PIPELINE_KINDS},
+        "kinds": {**KINDS, **STORE_KINDS, **PIPELINE_KINDS},
         "lease_s": LEASE_S,
         "lag_s": LAG_S,
         "lively_s": LIVELY_S,
@@ -167,7 +201,7 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         try:
             # Where the copies are compared by the source's own texts; Java takes its time.
             piped = source in ("oracle16", "oracle18") and seed // len(SOURCES) % 2 == 1
-            kinds = (*KINDS, *PIPELINE_KINDS) if piped else tuple(KINDS)
+            kinds = (*ALL_KINDS, *PIPELINE_KINDS) if piped else ALL_KINDS
             seconds = 2 * SECONDS if piped else SECONDS
             place = tmp_path / f"seed-{seed}"  # stays where a run fails
             outcome = one(seed, source, state, request, place, seconds, kinds, pipelines=piped)

@@ -92,7 +92,7 @@ def test_a_session_that_failed_gives_its_lease_back_before_its_threads_have_ende
 def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
     s3: S3Server, database: str, tmp_path: Path
 ) -> None:
-    """With ``log:`` a standby looks every tenth of the lease: here every 6 s."""
+    """With ``log:`` a standby looks every sixth of the lease or so: here every 11 s."""
     place = s3.url("farewell")
     source = Source(database, tmp_path, place, s3.options, state="log:")
     text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")

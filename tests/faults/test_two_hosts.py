@@ -110,17 +110,17 @@ def test_either_host_goes_on_where_the_other_ended(
     with psycopg.connect(database, autocommit=True) as source:
         source.execute("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY)")
         a.start("capture", "tidelog.yaml")
-        wait_for(lambda: str(status(b).get("leader")).startswith("host-a:"), hosts)
+        wait_for(lambda: str(status(b).get("leader")).startswith("host-a-"), hosts)
         b.start("capture", "tidelog.yaml")
         wait_for(lambda: status(a)["standbys"], hosts)
-        assert status(a)["standbys"][0]["holder"].startswith("host-b:")
+        assert status(a)["standbys"][0]["holder"].startswith("host-b-")
         write(1, 10)
         wait_for(lambda: captured(10), hosts)
         # On purpose, asked for on the host that stands by.
         b.run("handover", "tidelog.yaml")
         write(11, 20)
         wait_for(lambda: captured(20), hosts)
-        assert str(status(a)["leader"]).startswith("host-b:")
+        assert str(status(a)["leader"]).startswith("host-b-")
         # Its host vanishes.
         wait_for(lambda: status(a)["standbys"], hosts)
         b.cut_off()
@@ -133,7 +133,7 @@ def test_either_host_goes_on_where_the_other_ended(
         write(31, 40)
         wait_for(lambda: captured(40), hosts)
         wait_for(lambda: [one["holder"] for one in status(a)["standbys"]], hosts)
-        assert str(status(b)["leader"]).startswith("host-a:")
+        assert str(status(b)["leader"]).startswith("host-a-")
         # The first one is lost for ever.
         a.kill()
         write(41, 50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ class FaultyNetwork(Proxy):
     connection. A server that looks at conditions before it writes then does both as one.
 
     A test arms one fault at a time; it befalls each request whose first line begins with
-    ``request``, as often as ``times`` says:
+    ``request``, as often as ``times`` says, or a ``share`` of these:
 
     - ``busy``: the request is answered by 503 and not forwarded.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
@@ -37,16 +38,21 @@ class FaultyNetwork(Proxy):
             threading.Lock() if one_at_a_time else contextlib.nullcontext()
         )
         self._lock = threading.Lock()
-        self._fault, self._request, self._times = "", b"", 0
+        self._fault, self._request, self._times, self._share = "", b"", 0, 1.0
+        self._rng = random.Random(0)
         self.struck = 0
         self.asked: list[str] = []
         """The first line of each request."""
         self.delayed: list[bytes] = []
 
-    def arm(self, fault: str, request: str, times: int = 1) -> None:
+    def arm(self, fault: str, request: str, times: int = 1, share: float = 1.0) -> None:
         with self._lock:
             self._fault, self._request, self._times = fault, request.encode(), times
+            self._share = share
             self.struck = 0
+
+    def disarm(self) -> None:
+        self.arm("", "", 0)
 
     def deliver(self) -> list[bytes]:
         """Forward what was delayed; the first line of each answer."""
@@ -78,13 +84,14 @@ class FaultyNetwork(Proxy):
                 ):
                     server.sendall(request)
                     answer = _message(server, to_head=request.startswith(b"HEAD"))
-                if fault == "lose_answer":
+                if fault == "lose_answer" or not answer:  # the server has ended
                     return
                 client.sendall(answer)
 
     def _fault_of(self, request: bytes) -> str:
         with self._lock:
-            if self._times and request.startswith(self._request):
+            meant = self._times and request.startswith(self._request)
+            if meant and (self._share == 1 or self._rng.random() < self._share):
                 self._times -= 1
                 self.struck += 1
                 return self._fault

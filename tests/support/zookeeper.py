@@ -94,7 +94,7 @@ class ZooKeeperServer(EmbeddedServer):
             "ssl.clientAuth": "none",
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
+            "4lw.commands.whitelist": "ruok,srvr",
             **self._of_ensemble(),
         }
         configuration, jaas = self._base / "zoo.cfg", self._base / "jaas.conf"
@@ -133,9 +133,13 @@ class ZooKeeperServer(EmbeddedServer):
         return directory
 
     def _answers(self) -> bool:
+        return self._asked(b"ruok").startswith(b"imok")
+
+    def _asked(self, word: bytes) -> bytes:
+        """The beginning of its answer; nothing: there is none."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
-                client.sendall(b"ruok")
-                return client.recv(4) == b"imok"
+                client.sendall(word)
+                return client.recv(4096)
         except OSError:
-            return False
+            return b""

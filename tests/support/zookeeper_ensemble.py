@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -23,6 +23,11 @@ class Member(ZooKeeperServer):
         self._peers = peers
         self.port, self.tls_port = free_port(), free_port()
 
+    @property
+    def serves(self) -> bool:
+        """It is one of a quorum."""
+        return self._asked(b"srvr").startswith(b"Zookeeper version")
+
     def _of_ensemble(self) -> dict[str, object]:
         (self._base / "data" / "myid").write_text(str(self._number))
         self._own(self._base / "data" / "myid")
@@ -36,14 +41,16 @@ def ensemble() -> Iterator[list[Member]]:
     peers = {n: f"127.0.0.1:{free_port()}:{free_port()}" for n in (1, 2, 3)}
     members = [Member(number, peers) for number in peers]
     try:
-        # None answers before there is a quorum.
-        starting = [threading.Thread(target=member.start) for member in members]
-        for each in starting:
-            each.start()
-        for each in starting:
-            each.join()
+        start_all(members)
         assert all(member.running for member in members)
         yield members
     finally:
         for member in members:
             member.close()
+
+
+def start_all(members: Sequence[Member]) -> None:
+    """Those that do not run; at once, as none may answer before there is a quorum."""
+    with ThreadPoolExecutor(len(members)) as starting:
+        for _ in starting.map(lambda member: member.start(), members):
+            pass

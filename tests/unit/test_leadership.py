@@ -34,6 +34,27 @@ class Alone:
     def close(self) -> None: ...
 
 
+class Late(Alone):
+    """It is renewed, once it is let, after the lease has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = threading.Event()
+        self.renewals = 0
+        self.released = False
+
+    def acquire(self) -> Lease:
+        return Lease("a", 1, time.monotonic() + 0.05)
+
+    def renew(self, lease: Lease) -> Lease:
+        self.let.wait(10)
+        self.renewals += 1
+        return Lease("a", 1, time.monotonic() + 1000)
+
+    def release(self, lease: Lease) -> None:
+        self.released = True
+
+
 class Stop(threading.Event):
     """Notes for how long it was waited for, and waits for nothing."""
 
@@ -105,3 +126,29 @@ def test_who_lost_the_lease_stands_by_soon_whatever_came_before(
     away = (0.0, ConnectionLostError("away"))
     found = waits(monkeypatch, lost, raced, lost, away, lost, lost, away)
     assert found == [RETRY_FIRST_S] * 6 + [2 * RETRY_FIRST_S]
+
+
+def test_a_lease_whose_end_was_told_is_renewed_no_more() -> None:
+    """The session ends for it, however long that takes: it must not keep the lease meanwhile."""
+    election = Late()
+    keeper = LeaseKeeper(election, election.acquire(), 0.02)
+    time.sleep(0.1)
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    election.let.set()
+    time.sleep(0.2)
+    assert election.renewals <= 1, "beside the one that was under way"
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    keeper.release()
+    assert election.released, "the one under way may have been made"
+
+
+def test_a_lease_whose_end_nobody_was_told_goes_on() -> None:
+    election = Late()
+    keeper = LeaseKeeper(election, election.acquire(), 0.02)
+    time.sleep(0.1)
+    election.let.set()
+    time.sleep(0.1)
+    keeper.check()
+    keeper.release()

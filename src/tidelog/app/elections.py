@@ -17,6 +17,7 @@ from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, Lease, StateStore
+from tidelog.state.looks import MOST
 from tidelog.state.opening import open_election, sparing
 
 LEASE_NAME = "capture"
@@ -92,7 +93,7 @@ class LogElection:
         self._election = self._open(1)
         self._handicap_s = handicap_s
         # As often as it is asked for where each look is paid for.
-        self._look_every_s = config.renewal_s[0] / 10 if sparing(config.state.place) else 0.0
+        self._look_every_s = config.renewal_s[0] * MOST if sparing(config.state.place) else 0.0
         self._look_at = 0.0
         self._free_since: float | None = None
         self._state = state
@@ -177,6 +178,11 @@ class LogElection:
 
     def leader(self) -> str | None:
         return self._election.leader()
+
+    def seen_leader(self) -> str | None:
+        """Who led when `acquire` last looked, without another look where looks are paid for."""
+        seen: Callable[[], str | None] | None = getattr(self._election, "seen_leader", None)
+        return self.leader() if seen is None or not self._look_every_s else seen()
 
     def close(self) -> None:
         self._election.close()
@@ -354,10 +360,10 @@ def _newest_reader(config: Config) -> int:
     return max((each.epoch for each in found), default=0)
 
 
-def leader_of(election: Election) -> str | None:
-    """Who leads; None if nobody does, or the state store can't say."""
+def leader_of(election: LogElection) -> str | None:
+    """Who leads, as `acquire` saw; None if nobody does, or the state store can't say."""
     try:
-        return election.leader()
+        return election.seen_leader()
     except StateError:
         return None
 

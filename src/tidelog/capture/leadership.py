@@ -78,18 +78,21 @@ class LeaseKeeper:
         return self._lease
 
     def check(self) -> None:
-        """Raises LeaseLostError if the lease may have ended. Called before every append, and before
-        the state is changed.
+        """Raises LeaseLostError if the lease may have ended, from then on for good: whoever is told
+        ends the session, which may wait for a request under way, and nobody else could lead
+        meanwhile if the lease were renewed. Called before every append, and before the state is
+        changed.
         """
         if self._lost is not None:
             raise self._lost
         if self._stopped.is_set():  # a thread outlived its session
             raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was given back")
         if time.monotonic() >= self._lease.deadline:
-            raise LeaseLostError(
+            self._lost = LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
                 "process may lead now. This one stands by"
             )
+            raise self._lost
 
     def summary(self) -> dict[str, Any]:
         """For metrics: how long the lease lasts, and how its renewals went."""
@@ -110,7 +113,7 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         pause_s = self._every_s
-        while not self._stopped.wait(pause_s):
+        while not self._stopped.wait(pause_s) and self._lost is None:
             pause_s = self._every_s
             try:
                 self._lease = self._election.renew(self._lease)
@@ -132,9 +135,9 @@ class LeaseKeeper:
         if given:
             return
         self._thread.join(5)
-        if self._lost is None:
-            with contextlib.suppress(TidelogError):
-                self._election.release(self._lease)
+        # Also one that was lost: a renewal may have been under way. Another's is left alone.
+        with contextlib.suppress(TidelogError):
+            self._election.release(self._lease)
 
 
 class LeasedState:

@@ -36,6 +36,7 @@ from tidelog.outputs.registry import (
     AnyOutput,
     DeltaSection,
 )
+from tidelog.state.looks import RENEWALS
 from tidelog.state.opening import checked_url, sparing
 
 Option = Annotated[SecretStr, BeforeValidator(as_text)]
@@ -327,7 +328,7 @@ class Config(Section):
             if given is None
             else given / 1000
         )
-        return lease_s, lease_s / (2 if sparing(self.state.place) else 4)
+        return lease_s, lease_s / (RENEWALS if sparing(self.state.place) else 4)
 
     @model_validator(mode="after")
     def _what_several_databases_can_not_share(self) -> Config:

@@ -18,13 +18,13 @@ from tidelog.eventlog.storage.opening import options_of
 from tidelog.model.log_places import is_url
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
+from tidelog.state.looks import MOST
 
 if TYPE_CHECKING:
     from tidelog.eventlog.storage.objects import ObjectStorage
 
 SCHEME: Final = "log:"
 _DOCUMENTS, _LEASES = "documents", "leases"
-_LOOKS_AT_A_LEASE: Final = 0.1
 _ENDING: Final = ".json"
 # A document is small, and a lease does not wait for a request of half a minute.
 _PATIENCE: Final = {"timeout": "5s", "connect_timeout": "3s"}
@@ -102,7 +102,7 @@ class LogBackend:
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> LeaseElection:
         leases = Documents(ObjectRegister(_storage(url), _LEASES))
-        look_every_s = ttl_s * _LOOKS_AT_A_LEASE
+        look_every_s = ttl_s * MOST
         return LeaseElection(
             leases, name, holder, ttl_s, first_epoch=first_epoch, look_every_s=look_every_s
         )

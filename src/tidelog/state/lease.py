@@ -9,7 +9,6 @@ rates must agree to a fifth.
 from __future__ import annotations
 
 import json
-import random
 import secrets
 import threading
 import time
@@ -17,17 +16,20 @@ from typing import Any, Final
 
 from tidelog.errors import LeaseLostError, StateConflictError
 from tidelog.ports import Document, Lease, StateStore
+from tidelog.state.looks import MOST, LeaseLooks
 from tidelog.system.processes import has_ended, this_process
 
 MARGIN: Final = 0.2
 """The last part of a lease: its holder no longer acts, and nobody else begins."""
 
 _SLACK_S: Final = 2.0
-_MOST_ABOUT: Final = 1.2
+_LOOKED_S: Final = 0.5
+"""A look that is due is made and answered within this time."""
 ON_WATCH_S: Final = 0.1
 """Between two looks at a lease that is about to be given back,"""
 _WATCH_S: Final = 10.0
-"""for so long at most."""
+"""for so long at most, beyond the time for which its holder leads on."""
+_NOBODY: Final[dict[str, Any]] = {"holder": None, "process": {}}
 
 
 class LeaseElection:
@@ -53,8 +55,9 @@ class LeaseElection:
         holder: for people; instances with equal holders still exclude each other.
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: epochs start here or above.
-        look_every_s: while another leads, the store is asked no more often than about so, however
-            often `acquire` is called; that a holder on this host ended is seen without asking.
+        look_every_s: while another leads, the store is asked about so often at least, and as
+            seldom as `LeaseLooks` says, however often `acquire` is called; that a holder on this
+            host ended is seen without asking. 0: at each call.
         """
         self._documents = documents
         self.name = name
@@ -68,8 +71,9 @@ class LeaseElection:
         self._version = 0
         self._unsure = False
         self._look_every_s = look_every_s
+        self._looks = LeaseLooks(look_every_s)
         self._look_at = 0.0
-        self._holders: dict[str, Any] = {}
+        self._found = dict(_NOBODY)
         self._seen: tuple[str, float] = ("", 0.0)
         self._held_s = ttl_s
         self._renewed = False
@@ -90,16 +94,15 @@ class LeaseElection:
 
     def acquire(self) -> Lease | None:
         with self._lock:
-            if time.monotonic() < self._look_at and not has_ended(self._holders):
+            asked = time.monotonic()
+            if asked < self._look_at and not has_ended(self._found["process"]):
                 return None
-            found = self._look()
+            found, seen = self._look(), self._seen[1]
             if found is not None and self._held(found):
-                self._holders = found.value["process"]
-                # Several that stand by do not ask at one moment.
-                pause_s = ON_WATCH_S if self._is_left(found.value) else self._look_every_s
-                self._look_at = time.monotonic() + pause_s * _about()
+                self._look_at = self._next_look(asked, found.value, self._seen[1] != seen)
+                self._found = found.value
                 return None
-            self._look_at = 0.0
+            self._look_at, self._found = 0.0, dict(_NOBODY)
             epoch = self._next_epoch
             begun = time.monotonic()
             unsure, self._unsure = self._unsure, True
@@ -110,6 +113,7 @@ class LeaseElection:
                 return None
             self._unsure = self._leaving = False
             self._next_epoch = epoch + 1
+            self._found = {**_NOBODY, "holder": self.holder}
             return self._lease(epoch, begun)
 
     def renew(self, lease: Lease) -> Lease:
@@ -135,11 +139,12 @@ class LeaseElection:
             return 0.0
         self._leaving = True
         self.renew(lease)
-        return self._look_every_s * _MOST_ABOUT + ON_WATCH_S
+        return self._look_every_s + _LOOKED_S
 
     def release(self, lease: Lease) -> None:
         """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
         with self._lock:
+            self._found = dict(_NOBODY)
             found = self._look()
             if found is None or not self._ours(found, lease):
                 return
@@ -157,8 +162,30 @@ class LeaseElection:
             return None
         return str(found.value["holder"]) if found.value["until"] > time.time() else None
 
+    def seen_leader(self) -> str | None:
+        """Who has the lease, as `acquire` found it; without a look."""
+        holder: str | None = self._found.get("holder")
+        return holder
+
     def close(self) -> None:
         self._documents.close()
+
+    def _next_look(self, asked: float, value: dict[str, Any], written: bool) -> float:
+        """When to look again at a lease that another has."""
+        if not self._look_every_s:
+            return 0.0
+        now = time.monotonic()
+        if self._is_left(value):
+            return now + ON_WATCH_S
+        known = self._found.get("epoch")
+        planned = self._looks.next(
+            asked,
+            now,
+            renewed=written and known is not None,
+            same_leader=known == value["epoch"],
+            ttl_s=self._held_s,
+        )
+        return min(planned, self._seen[1] + self._held_s)
 
     def _look(self) -> Document | None:
         found = self._documents.get(self.name)
@@ -188,7 +215,7 @@ class LeaseElection:
             return False
         told = (value["instance"], value["epoch"])
         if self._left[0] != told:
-            self._left = (told, time.monotonic() + _WATCH_S)
+            self._left = (told, time.monotonic() + self._held_s * MOST + _WATCH_S)
         return self.on_watch
 
     def _ours(self, found: Document, lease: Lease) -> bool:
@@ -220,7 +247,3 @@ class LeaseElection:
             f"the lease {self.name!r} of epoch {lease.epoch} is not ours any more: {why}. Restart "
             "from the event log's tail."
         )
-
-
-def _about() -> float:
-    return random.uniform(0.8, _MOST_ABOUT)  # noqa: S311 - it hides nothing

@@ -21,7 +21,8 @@ from tidelog.capture.steering.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Election
+from tidelog.ports import Election, StateStore
+from tidelog.state.glance import Glance
 from tidelog.state.opening import open_election, open_state
 
 
@@ -59,18 +60,19 @@ class StatusReader:
         """Position, lag, leader and dumps, as the leader last wrote them, and who would lead, of
         capture and of each pipeline. ``capture`` is None before the first.
         """
-        document = self._state.get(STATUS_KEY)
-        shapes = self._state.get(SHAPES_KEY)
+        state = Glance(self._state)
+        document = state.get(STATUS_KEY)
+        shapes = state.get(SHAPES_KEY)
         name = self._config.pipeline.name
         found: dict[str, Any] = {
             "leader": self._election(LEASE_NAME).leader(),
-            "standbys": standbys(self._state),
-            "failing": failing(self._state),
-            "pipelines": self._pipelines(),
+            "standbys": standbys(state),
+            "failing": failing(state),
+            "pipelines": self._pipelines(state),
             "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],
             "captured": [] if shapes is None else sorted(shapes.value),
         }
-        verified = self._state.get(VERIFIED_KEY)
+        verified = state.get(VERIFIED_KEY)
         found["verified"] = None if verified is None else _briefly(verified.value)
         if document is None:
             found["capture"] = None
@@ -78,12 +80,12 @@ class StatusReader:
             found.update(document.value)
             found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
         # Also where no capture has told it, and of pipelines that run without one.
-        log = pause_of(self._state, LOG_KEY)
+        log = pause_of(state, LOG_KEY)
         found["log_paused"] = None if log is None else log.to_json()
         found["paused_pipelines"] = {
             key.removeprefix(PIPELINE_KEYS): pause.to_json()
-            for key in self._state.keys(PIPELINE_KEYS)
-            if (pause := pause_of(self._state, key)) is not None
+            for key in state.keys(PIPELINE_KEYS)
+            if (pause := pause_of(state, key)) is not None
         }
         return found
 
@@ -134,17 +136,17 @@ class StatusReader:
             "outputs": list(outputs_of(log, self._times)),
         }
 
-    def _pipelines(self) -> list[dict[str, Any]]:
+    def _pipelines(self, state: StateStore) -> list[dict[str, Any]]:
         """Who delivers each pipeline, who did last if nobody does, and who stands by."""
         found = []
-        for key in self._state.keys(PIPELINE_PREFIX):
-            name, document = key.removeprefix(PIPELINE_PREFIX), self._state.get(key)
+        for key in state.keys(PIPELINE_PREFIX):
+            name, document = key.removeprefix(PIPELINE_PREFIX), state.get(key)
             if document is None:
                 continue
             leader = self._election(pipeline_lease(name)).leader()
             row: dict[str, Any] = {"pipeline": name, "leader": leader}
             row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
-            row["standbys"] = standbys(self._state, of_pipeline(name))
+            row["standbys"] = standbys(state, of_pipeline(name))
             found.append(row)
         return found
 

@@ -1,0 +1,70 @@
+"""Takes parts of what keeps the state away, too: members of an ensemble, answers of a bucket."""
+
+from __future__ import annotations
+
+from tests.campaign.nemesis import AMID_S, Nemesis, until
+from tests.support.zookeeper_ensemble import start_all
+
+ALWAYS = 1_000_000
+SHARES = (0.2, 0.9)
+QUORUM = 2
+ENSEMBLE, BUCKET = "ensemble", "bucket"
+STORE_KINDS = {
+    "lose a member": "one of three ZooKeepers is killed, and started later",
+    "lose the quorum": "two of three ZooKeepers are killed, and started later",
+    "answer 503": "a share of the requests to the bucket is answered by 503",
+    "lose answers": "a share of the requests to the bucket is carried out, and not answered",
+}
+
+
+class StoreNemesis(Nemesis):
+    """See `Nemesis`. ``kinds`` may be of `STORE_KINDS`, too."""
+
+    def _restart_the_state(self) -> bool:
+        """Not while the nemesis has killed some of it."""
+        return not self._is_away(ENSEMBLE) and super()._restart_the_state()
+
+    def _lose_a_member(self) -> bool:
+        return self._lose_members(1)
+
+    def _lose_the_quorum(self) -> bool:
+        return self._lose_members(QUORUM)
+
+    def _lose_members(self, count: int) -> bool:
+        """Struck is a quorum only once the one that is left says that it serves nobody."""
+        members = list(self._place.members)
+        if not members or self._is_away(ENSEMBLE):
+            return False
+        lost = self._rng.sample(members, count)
+        left = [member for member in members if member not in lost]
+        for member in lost:
+            member.kill()
+        if count >= QUORUM and not until(lambda: not left[0].serves or None, AMID_S):
+            start_all(lost)
+            return False
+        self._note(f"{', '.join(member.title for member in lost)} killed")
+        seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
+        return self._begin(ENSEMBLE, seconds, lambda: start_all(lost))
+
+    def _answer_503(self) -> bool:
+        return self._disturb_the_bucket("busy")
+
+    def _lose_answers(self) -> bool:
+        return self._disturb_the_bucket("lose_answer")
+
+    def _disturb_the_bucket(self, fault: str) -> bool:
+        """Struck is only what a request has met."""
+        bucket = self._place.bucket
+        if bucket is None or self._is_away(BUCKET):
+            return False
+        share = self._rng.uniform(*SHARES)
+        bucket.arm(fault, "", ALWAYS, share)
+        if not until(lambda: bucket.struck or None, AMID_S):
+            bucket.disarm()
+            return False
+        self._note(f"{fault}, {share:.2f} of the requests")
+        seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
+        return self._begin(BUCKET, seconds, bucket.disarm)
+
+    def _is_away(self, what: str) -> bool:
+        return what in {fault.what for fault in self._away}

@@ -50,6 +50,14 @@ def needs_exact(column: Column) -> bool:
     return column.type_id in types.CHARACTER and is_lossy(charset)
 
 
+def longest(column: Column) -> int:
+    """The most characters of such a text of the column; 0 if it needs none."""
+    if not needs_exact(column):
+        return 0
+    size = types.metadata(column)
+    return 1 + 2 * (types.string_bytes(size) if column.type_id == types.STRING else size)
+
+
 @cache
 def is_lossy(charset: str | None) -> bool:
     """Has the set characters that need such texts?"""

@@ -269,13 +269,13 @@ class MySql:
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
     """Characters of a text or bytes of the key; all of its columns must fit an index."""
-    several = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)
+    several: int = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)
     if not long:
         return _KEY_LENGTH if len(key) == 1 else _SHORT_KEYS // several
     if several > 2:
         return min(_KEY_LENGTH, _LONG_KEYS // several)
     most = _LONGEST_KEY if len(key) == 1 else _LONG_KEYS - (several - 1) * _KEY_LENGTH
-    return int(max(_KEY_LENGTH, min(most, wanted)))
+    return max(_KEY_LENGTH, min(most, wanted))
 
 
 def _column(

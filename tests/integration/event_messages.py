@@ -26,12 +26,14 @@ Message = tuple[bytes | None, bytes | None]
 
 
 @contextmanager
-def capturing(directory: Path, kind: str, url: str, table: str = "public.t") -> Iterator[Config]:
-    """One table ``t``, dumped at first."""
+def capturing(
+    directory: Path, kind: str, url: str, table: str = "public.t", more: str = ""
+) -> Iterator[Config]:
+    """One table ``t``, dumped at first; with ``more`` lines in the configuration."""
     file = directory / "tidelog.yaml"
     file.write_text(
         f"source: {{kind: {kind}, url: '{url}', tables: ['{table}']}}\n"
-        f"log: {{path: '{directory}/log'}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n",
+        f"log: {{path: '{directory}/log'}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n{more}",
         encoding="utf-8",
     )
     config = load_config(file)

@@ -51,12 +51,15 @@ class TableShape:
     """What the catalogue says of a table now, to notice changes of rows without row events.
 
     ``storage``: how the table is stored, without spaces; only for `Catalogue.rows_may_differ`.
+    ``key_spelling``: how the texts of its keys are made, if not as ever; where it is another one
+    than when a dump began, the bounds that the dump has read up to mean other rows.
     """
 
     schema: TableSchema
     storage: str
     estimated_rows: int
     estimated_bytes: int
+    key_spelling: str = ""
 
 
 class Catalogue(Protocol):

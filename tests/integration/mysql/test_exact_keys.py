@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 from tests.integration.mysql.value_rows import ValueTable, log_batch
 
+from tidelog import app
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.texts import charset_texts
+from tidelog.codecs.mysql.texts.exact_texts import MARK
+from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -22,8 +27,9 @@ from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import cells
 from tidelog.sources.null_registry import NullRegistry
+from tidelog.state.opening import open_state
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 SINGLE = [*charset_texts._CODECS, *charset_texts._UPPER]
 CODES = {
@@ -134,3 +140,50 @@ def test_keys_of_messages_are_as_many_as_rows(
                 seen[key] = seen.get(key, 0) + 1
             assert len(seen) == count, (charset, form)
             assert len(set(seen.values())) == 1, (charset, form)
+
+
+def test_dump_of_an_older_version_begins_anew(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, table: ValueTable, tmp_path: Path
+) -> None:
+    """It had read up to ED40, whose text was FA5C's: behind that it left rows out."""
+    text = "varchar(9) CHARACTER SET cp932 COLLATE cp932_bin"
+    table.create(f"k {text} PRIMARY KEY, id int")
+    codes = ("41", "42", "ED40", "EEF9", "FA54", "FA5C")
+    rows = [f"(_cp932 X'{code}', {n})" for n, code in enumerate(codes)]
+    table.run(f"INSERT INTO t VALUES {', '.join(rows)}")
+    url, name = mysql_family.dsn(mysql_family_database), f"{table.database}.t"
+    slow = "dump: {chunk_rows: 3, parallelism: 1, delay_ms: 600s}\n"
+    with capturing(tmp_path, mysql_family.flavour, url, name, slow) as config:
+        wait_for(config, 3)
+        progress = dump_of(config)["tables"][0]
+        while not progress["ranges"]:
+            time.sleep(0.1)
+            progress = dump_of(config)["tables"][0]
+    state = open_state(str(config.state.url))
+    try:
+        (key,) = state.keys("dump/")
+        found = state.get(key)
+        assert found is not None
+        (progress,) = found.value["tables"]
+        (read,) = progress["ranges"]
+        assert read["high"] == [f"{MARK}ed40"]
+        read["high"] = ["\u7e8a"]
+        for later in ("key_spelling", "begun_offset"):
+            progress.pop(later, None)
+        state.put(key, found.value, None)
+    finally:
+        state.close()
+    with capturing(tmp_path, mysql_family.flavour, url, name) as config:
+        wait_for(config, 3 + len(codes))
+        dump = dump_of(config)
+        while dump["status"] != "completed":
+            time.sleep(0.1)
+            dump = dump_of(config)
+    assert dump["tables"][0]["rows_read"] == len(codes)
+    ids = [event["after"]["id"] for event in wait_for(config, 3)]
+    assert ids == [0, 1, 2, *range(len(codes))]
+
+
+def dump_of(config: Config) -> dict[str, Any]:
+    (dump,) = app.status(config)["dumps"]
+    return dict(dump)

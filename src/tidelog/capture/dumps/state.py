@@ -29,8 +29,13 @@ Missing = Literal["delete", "list"]
 
 TABLE_GONE = "the table does not exist (any more)"
 NO_KEY = "the table has no primary key: add one, or name a unique key in source.keys"
-HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names", "may_pass"})
-"""Fields that hold cell values, or are long: status counts them."""
+HIDDEN = frozenset(
+    (
+        *("ranges", "failed", "keys_done", "where", "where_names", "may_pass"),
+        *("begun_offset", "key_spelling"),
+    )
+)
+"""Fields that hold cell values, are long (status counts them) or are capture's own affair."""
 
 
 @dataclass(slots=True)
@@ -55,6 +60,7 @@ class TableProgress:
         table: its name.
         where: SQL condition on its rows; ``where_names``: see `tidelog.ports.ChunkRequest`.
         first_offset: of the dump's first record of the table; replay from there gives the table.
+        begun_offset: of the record of its beginning: chunks before are of another reading.
         finalized_until: the version up to which an output must have come to hold the whole table;
             None until the table is done.
         ranges: completed key ranges.
@@ -62,6 +68,7 @@ class TableProgress:
         key_set: names the keys that were asked for; ``key_count`` of them.
         keys_done: completed index ranges ``[first, end)`` of the key set.
         key_columns: what keys, or the bounds of ranges, are of.
+        key_spelling: the `tidelog.ports.TableShape.key_spelling` that bounds of ranges have.
         missing: whether keys that the table lacks become delete events or are listed.
         estimated_rows: by the source's statistics, when the table began.
         due: why capture itself needs the table dumped, and joins this dump for it; empty: it
@@ -76,6 +83,7 @@ class TableProgress:
     where: str | None = None
     where_names: tuple[str, ...] | None = None
     first_offset: int | None = None
+    begun_offset: int = 0
     finalized_until: int | None = None
     ranges: list[KeyRange] = field(default_factory=list)
     failed: list[KeyRange] = field(default_factory=list)
@@ -84,6 +92,7 @@ class TableProgress:
     keys_done: list[list[int]] = field(default_factory=list)
     keys_absent: int = 0
     key_columns: tuple[str, ...] | None = None
+    key_spelling: str = ""
     missing: Missing = "delete"
     chunks: int = 0
     chunks_voided: int = 0
@@ -115,6 +124,23 @@ class TableProgress:
             where_names=self.where_names,
             key_columns=self.key_columns,
         )
+
+    def begin(self, offset: int, first_offset: int) -> None:
+        """The record of the beginning stands at ``offset``."""
+        begun = self.status is TableStatus.RUNNING
+        self.meet(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
+        self.begun_offset, self.first_offset = offset, first_offset
+
+    def spell_keys(self, spelling: str) -> None:
+        """Bounds are spelled so from now on; what was read up to others is to be read again: it is
+        of another version of Tidelog, and the bounds may mean other rows now.
+        """
+        if self.key_set is not None or self.key_spelling == spelling:
+            return
+        self.key_spelling, self.first_offset = spelling, None
+        self.ranges, self.failed = [], []
+        self.chunks = self.chunks_voided = self.chunks_failed = 0
+        self.rows_read = self.rows_superseded = 0
 
     def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
         """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""

@@ -73,7 +73,7 @@ class TableInput(Enum):
     """What happens to a table of a dump."""
 
     BEGIN = "its rows begin to be read"
-    BEGIN_ANEW = "a blocking dump is tried again, under another snapshot"
+    BEGIN_ANEW = "all its rows are to be read again"
     COMPLETE = "its last record is durable"
     FAIL = "it can't be read"
     CANCEL = "it is cancelled"

@@ -98,7 +98,8 @@ class DumpStore:
                 continue
             for progress in found.tables:
                 first = progress.first_offset
-                if first is None or offset < first:  # of an earlier dump of this name
+                # of an earlier dump of this name, or an earlier reading of the table
+                if first is None or offset < max(first, progress.begun_offset):
                     continue
                 if progress.table == meta.table and _add(progress, meta):
                     progress.chunks += 1

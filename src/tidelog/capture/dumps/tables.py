@@ -160,6 +160,7 @@ class DumpTables:
         progress.estimated_rows = found.estimated_rows
         if progress.key_set is None and progress.key_columns is None:
             progress.key_columns = found.schema.match_key
+        progress.spell_keys(found.key_spelling)
         progress.started_ms = progress.started_ms or int(time.time() * 1000)
         return True
 
@@ -223,8 +224,7 @@ class DumpTables:
         if run.ended:
             return
         run.asked_before = self._refetch_queue.number
-        run.progress.first_offset = offset if unseen is None else min(offset, unseen)
-        run.progress.meet(TableInput.BEGIN)
+        run.progress.begin(offset, offset if unseen is None else min(offset, unseen))
         self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
         self._store.store(run.dump)
 

@@ -110,7 +110,13 @@ class Dialect(Protocol):
         ...
 
     def type_of(
-        self, session: Any, field: pa.Field, source: Column | None, kind: str, *, key: bool
+        self,
+        session: Any,
+        field: pa.Field,
+        source: Column | None,
+        kind: str,
+        *,
+        key: Sequence[pa.Field],
     ) -> str | None:
         """The SQL type of a new column. None if there is none.
 
@@ -119,7 +125,7 @@ class Dialect(Protocol):
             field: of the rows.
             source: the column as the source has it; None if a step may have changed its values.
             kind: of the source.
-            key: the column is of the key.
+            key: the columns of the key, if the column is one of them.
         """
         ...
 

@@ -6,20 +6,22 @@ with the delete's version, so that an older state, come again, is not taken for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.outputs.database.dialect import Dialect
+from tidelog.outputs.database.dialect import Dialect, RowsRefusedError
 from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, TableLayout
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
 WHOLE, DELETE = 0, -1
 _PROBED = ("integer", "decimal")
+_LENGTH = re.compile(r"(?:var)?char(?:acter)?(?: varying)?\((\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,20 @@ def staged(rows: pa.RecordBatch, layout: TableLayout) -> Staged:
         deletes=bool(pc.any(deleted).as_py()),
         wholes=bool(pc.any(pc.equal(shape, WHOLE)).as_py()),
     )
+
+
+def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
+    """Raise RowsRefusedError for a text that is longer than its column: the servers refuse it, but
+    for spaces at its end, which they cut without a word, so that two keys may become one.
+    """
+    for name, sql_type in types.items():
+        found = _LENGTH.match(sql_type)
+        texts = rows.column(name)
+        if found is None or not pa.types.is_string(texts.type):
+            continue
+        longest = pc.max(pc.utf8_length(texts)).as_py()
+        if longest is not None and longest > int(found[1]):
+            raise RowsRefusedError(f"too long for column {name}, {found[0]}")
 
 
 def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.codecs import unreal_dates
+from tidelog.codecs.mysql.texts import exact_texts
 from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import parse_url
@@ -75,6 +76,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
 }
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _KEY_LENGTH, _LONGEST_KEY = 255, 768  # characters: of a key's texts; 3072 bytes an index
+_LONG_KEYS, _SHORT_KEYS = 740, 240  # of all texts of a key beside other columns; of 1024 bytes
 _MAX_SCALE = 30
 
 _TABLE = """
@@ -137,7 +139,7 @@ class MySql:
         source: Column | None,
         kind: str,
         *,
-        key: bool,
+        key: Sequence[pa.Field],
     ) -> str | None:
         named = "" if source is None else source.type_name.lower()
         bare = re.sub(r"\([^)]*\)", "", named).strip()
@@ -150,7 +152,10 @@ class MySql:
             return "varchar(100) CHARACTER SET utf8mb4"
         if key and (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
             length = re.search(r"\((\d+)\)", named)
-            size = max(_KEY_LENGTH, min(_LONGEST_KEY, int(length[1]) if length else 0))
+            wanted = int(length[1]) if length else 0
+            if len(key) == 1 and source is not None and kind in ("mysql", "mariadb"):
+                wanted = max(wanted, exact_texts.longest(source))
+            size = _key_length(wanted, key, long=session.long_keys)
             if pa.types.is_binary(field.type):
                 return f"varbinary({size})"
             return f"varchar({size}) CHARACTER SET utf8mb4 COLLATE {session.key_collation}"
@@ -260,6 +265,17 @@ class MySql:
         """In this order: the stage is small and has no index, the table is looked up by key."""
         table = self.quoted(layout.namespace, layout.name)
         return f"{stage} s STRAIGHT_JOIN {table} t ON {merging.by_key(self, layout, 't', 's')}"
+
+
+def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
+    """Characters of a text or bytes of the key; all of its columns must fit an index."""
+    several: int = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)
+    if not long:
+        return _KEY_LENGTH if len(key) == 1 else _SHORT_KEYS // several
+    if several > 2:
+        return min(_KEY_LENGTH, _LONG_KEYS // several)
+    most = _LONGEST_KEY if len(key) == 1 else _LONG_KEYS - (several - 1) * _KEY_LENGTH
+    return max(_KEY_LENGTH, min(most, wanted))
 
 
 def _column(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _SETTINGS = (
     "lock_wait_timeout = 20, innodb_lock_wait_timeout = 20",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
+_LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE take 1024 bytes of the key
+_SHORTER = ": the key's columns are too long for this server; see docs/outputs/mysql.md, Types"
 _LOCK_S = 600
 _CHUNK = 1 << 18
 _STATEMENT_BYTES = 1 << 20
@@ -45,6 +48,7 @@ class MySqlSession:
     Attributes:
         key_collation: compares texts of keys by their bytes; where the server has one, without
             taking trailing spaces away.
+        long_keys: can rows be updated whose key's columns take more than 1024 bytes?
     """
 
     def __init__(self, url: ServerUrl, purpose: str) -> None:
@@ -79,9 +83,11 @@ class MySqlSession:
         found = self.rows(
             "SELECT @@local_infile, @@max_allowed_packet, (SELECT collation_name "
             "FROM information_schema.collations WHERE collation_name IN "
-            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1)"
+            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1), VERSION()"
         )
-        self._local_infile, packet, collation = found[0]
+        self._local_infile, packet, collation, version = found[0]
+        numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+        self.long_keys = "mariadb" in version.lower() or numbers >= _LONG_KEYS_SINCE
         self._statement_bytes = min(_STATEMENT_BYTES, packet // 2)
         self.key_collation = collation or "utf8mb4_bin"
 
@@ -232,6 +238,9 @@ _OF_RIGHTS_AND_NAMES = (
 )  # fmt: skip
 
 
+_KEY_TOO_LONG = 1071
+
+
 def _named(code: int) -> str:
     return f"{_OF_VALUES.get(code, 'not accepted')} ({code})"
 
@@ -245,4 +254,6 @@ def _failed(what: str, error: Exception) -> TidelogError:
         return RowsRefusedError(_named(code))
     said = error.args[1] if len(error.args) > 1 else type(error).__name__
     text = f"MySQL: {what}: {said} ({code})" if code else f"MySQL: {what}: {said}"
+    if code == _KEY_TOO_LONG:
+        text += _SHORTER
     return OutputRefusedError(text) if code in _OF_RIGHTS_AND_NAMES else OutputError(text)

@@ -137,7 +137,7 @@ class Postgres:
         source: Column | None,
         kind: str,
         *,
-        key: bool,
+        key: Sequence[pa.Field],
     ) -> str | None:
         if pa.types.is_decimal(field.type):
             return f"numeric({field.type.precision},{field.type.scale})"

@@ -115,7 +115,8 @@ class PostgresSession:
 
 
 # SQLSTATE classes (manual, "PostgreSQL Error Codes").
-_OF_VALUES = ("22", "23")
+_TOO_LONG = "54000"  # of an index's key or a page
+_OF_VALUES = ("22", "23", _TOO_LONG)
 _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
 
@@ -131,7 +132,8 @@ def _failed(what: str, error: psycopg.Error) -> TidelogError:
             )
             if name
         ]
-        return RowsRefusedError(" ".join([f"{type(error).__name__} ({state})", *where]))
+        kind = "too long" if state == _TOO_LONG else type(error).__name__
+        return RowsRefusedError(" ".join([f"{kind} ({state})", *where]))
     said = error.diag.message_primary or (str(error).strip() if not state else "")
     text = f"PostgreSQL: {what}: {said or type(error).__name__}"
     if state.startswith(_OF_RIGHTS_AND_NAMES):

@@ -254,7 +254,8 @@ class Tables:
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 
     def _type(self, session: DatabaseSession, table: TargetTable, field: pa.Field) -> str:
-        key, source = field.name in table.key, self._source(table, field)
+        key = [table.columns.field(n) for n in table.key] if field.name in table.key else []
+        source = self._source(table, field)
         found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
         if found is None:
             raise OutputRefusedError(

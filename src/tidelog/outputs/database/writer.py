@@ -129,6 +129,7 @@ class TableWriter(Writer):
             return []
         session.rows("SAVEPOINT tidelog")
         try:
+            merging.check_lengths(brought.rows, layout.types)
             if not self._append(session, layout, brought):
                 session.load(stage, brought.rows.schema.names, brought.rows)
                 for statement in merging.merge(self._dialect, layout, brought, stage):

@@ -12,8 +12,11 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES, characters, decode
+from tidelog.model.schema import Column
 
 MARK = "\U0010ffff"
 """Begins such a text: a code point that never is a character."""
@@ -39,6 +42,20 @@ _ODD = {
     "ucs2": "HEX({k}) REGEXP '^(....)*D[89A-F]'",
     "utf32": "HEX({k}) REGEXP '^(........)*0000D[89A-F]|^0010FFFF'",
 }
+
+
+def needs_exact(column: Column) -> bool:
+    """Is it a text of such a set?"""
+    charset = charset_of(types.collation(column))
+    return column.type_id in types.CHARACTER and is_lossy(charset)
+
+
+def longest(column: Column) -> int:
+    """The most characters of such a text of the column; 0 if it needs none."""
+    if not needs_exact(column):
+        return 0
+    size = types.metadata(column)
+    return 1 + 2 * (types.string_bytes(size) if column.type_id == types.STRING else size)
 
 
 @cache

@@ -53,6 +53,8 @@ _COLLATIONS = {
         "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     ),
 }
+_BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+"""Character sets with characters that the catalogue, of utf8mb3, has not."""
 _MARIADB_FULL_NAMES = (10, 10)
 
 
@@ -84,8 +86,8 @@ class MySqlSchemaFinder:
     ) -> MySqlFoundTable | None:
         """The table as ``information_schema`` has it now; None if there is none that the user may
         read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
-        errors; TableRefusedError for a type that is not known, and for a table that MariaDB keeps
-        old versions of.
+        errors; TableRefusedError for a type that is not known, for a table that MariaDB keeps old
+        versions of, and for a key with labels that the catalogue can't tell.
         """
         name = (table.namespace, table.name)
         kind = connection.row(_TABLE, name)
@@ -105,6 +107,7 @@ class MySqlSchemaFinder:
         key = tuple(row[0] for row in connection.rows(_KEY, name))
         columns = tuple(self._column(connection, table, row) for row in rows)
         schema = self.schema(called or table, columns, key)
+        _check_labels(table, schema)
         unfit = None if schema.key else unfit_key(self._keys, schema.table, schema.column_names)
         return MySqlFoundTable(schema, unfit)
 
@@ -197,6 +200,27 @@ class MySqlSchemaFinder:
     def surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
         """The surrogate key of a table of this name; () if ``source.keys`` has none that fits."""
         return surrogate_key(self._keys, table, present)
+
+
+def _check_labels(table: TableName, schema: TableSchema) -> None:
+    """Refuse a key of an ENUM or SET whose labels can't be told: the catalogue has no characters
+    beyond U+FFFF and gives question marks; of other character sets two labels may be one text.
+    """
+    for column in schema.columns:
+        if column.name not in schema.match_key or column.type_id not in (types.ENUM, types.SET):
+            continue
+        labels = types.labels(column)
+        wide = charset_of(types.collation(column)) in _BEYOND
+        if len(set(labels)) == len(labels) and not (wide and any("?" in each for each in labels)):
+            continue
+        name = quote_name(column.name)
+        raise TableRefusedError(
+            table,
+            f"its key has the column {name} {column.type_name}, of which the server does not tell "
+            "all labels as they are: some hold characters that its catalogue has not, and are "
+            "question marks there or alike. Rows of several keys would become one. Give it labels "
+            "without such characters and question marks, or leave the table out of source.tables",
+        )
 
 
 def expression_indexes(connection: Connection, table: TableName) -> list[str]:

@@ -12,10 +12,11 @@ from pymysql.constants import ER
 
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.texts.exact_texts import needs_exact
 from tidelog.errors import TableRefusedError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -41,6 +42,7 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
 EXPIRY_EVERY_S = 60.0
+EXACT_KEYS = "exact"
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
 
 
@@ -100,6 +102,7 @@ class MySqlCatalogue:
                 storage=storage.text,
                 estimated_rows=storage.estimated_rows,
                 estimated_bytes=storage.estimated_bytes,
+                key_spelling=_key_spelling(found.schema),
             )
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
@@ -198,6 +201,12 @@ class MySqlCatalogue:
             self._folds_case = bool(connection.value("SELECT @@GLOBAL.lower_case_table_names"))
             self._connection = connection
         return self._connection
+
+
+def _key_spelling(schema: TableSchema) -> str:
+    """See `tidelog.ports.TableShape`: keys with `exact_texts`, which older versions had not."""
+    columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
+    return EXACT_KEYS if any(map(needs_exact, columns)) else ""
 
 
 def _seconds_behind(connection: Connection) -> float | None:

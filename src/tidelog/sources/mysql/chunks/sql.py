@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.exact_texts import is_lossy
+from tidelog.codecs.mysql.texts.exact_texts import needs_exact
 from tidelog.codecs.mysql.texts.exact_texts import sql as exact_sql
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.chunks.conditions import checked
@@ -23,7 +23,6 @@ FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s{visible}
 ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX
 """
-_TEXTS = types.CHARACTER - {types.ENUM, types.SET}  # whose labels the catalogue gives
 _VISIBLE_SINCE = ((8, 0), " AND IS_VISIBLE = 'YES'")
 _IGNORED_SINCE = ((10, 6), " AND IGNORED = 'NO'")
 
@@ -182,8 +181,7 @@ def selected(column: Column, key: bool = False) -> str:
     ``key``: it is the key's, and what UTF-8 has no text for must not be lost.
     """
     name = quote_name(column.name)
-    if key and column.type_id in _TEXTS:
-        charset = charset_of(types.collation(column))
-        if charset is not None and is_lossy(charset):
-            return exact_sql(name, charset)
+    charset = charset_of(types.collation(column))
+    if key and charset is not None and needs_exact(column):
+        return exact_sql(name, charset)
     return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name

@@ -92,6 +92,10 @@ def merge_beside(
                     else:
                         built.update(table, str(key), f"again {turn}")
                     rows[key] = f"again {turn}"
+                # One that nothing later would make good, were it lost or doubled.
+                once = THEIRS + 1 + turn
+                built.insert(table, str(once), f"once {turn}")
+                rows[once] = f"once {turn}"
                 end = built.flush().next
                 turn += 1
                 time.sleep(0.3)

@@ -120,7 +120,7 @@ class Commander:
         if self._resume_at is not None:
             return
         dump_id = self._some_dump() if self._rng.random() < 0.5 else None
-        self._resume_at = time.monotonic() + 0.5 + self._rng.random() * 2.5
+        self._resume_at = time.monotonic() + 0.5 + self._rng.random() * (self._spec.pause_s - 0.5)
         outcome = self._send(PauseSnapshot(dump_id=dump_id), ACT_S)
         for paused in (outcome or {}).get("dumps", ()):
             under_way = self._being_read()

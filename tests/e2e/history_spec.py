@@ -90,6 +90,7 @@ class Spec:
         commands: what is done beside dumps of tables, see `COMMANDS`; empty: no dump but the first.
         blocking: whether dumps may be blocking.
         initial: how the first dump reads.
+        pause_s: dumps are paused for so long at most, and half a second at least.
         faults, fault_every_s: which, and how often.
         maintenance: roll-up and retention with tiny limits.
         failpoints: where processes are killed, one after the other, if ``failpoint`` is a fault.
@@ -112,6 +113,7 @@ class Spec:
     commands: tuple[str, ...] = COMMANDS
     blocking: bool = True
     initial: str = "incremental"
+    pause_s: float = 3.0
     faults: tuple[str, ...] = FAULTS
     fault_every_s: float = 2.0
     maintenance: bool = False

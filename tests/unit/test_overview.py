@@ -461,10 +461,9 @@ def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
     assert [(r.table, r.rows, r.estimated_rows) for r in found.dumps[0].reading] == [
         ("public.t", 3, 9)
     ]
-    assert found.problems[0].sentence == "Dump d1 is paused by anna@host for 2.0h."
+    assert found.problems[0].sentence == "Dump d1 is paused by anna@host."
     answer = next(each for each in found.answers if each.name == "paused")
     assert (answer.text, answer.at_ms) == ("dump d1 by anna@host since", NOW_MS - 7_200_000)
-    assert "d1 is paused by anna@host since 20" in told(found)  # a date: NOW_MS is of another day
 
 
 @pytest.mark.parametrize(

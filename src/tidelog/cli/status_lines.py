@@ -298,8 +298,6 @@ def of_drops(drops: Sequence[Drop]) -> str:
 def of_dump(dump: Dumping) -> str:
     """How far a dump is."""
     by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
-    if dump.paused_ms is not None:
-        by += f" since {_local(dump.paused_ms)}"
     text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
     if dump.estimated_rows:

@@ -42,7 +42,7 @@ def problems_of(
     yield from paused_problems(status, source, kept, outputs, now_ms)
     yield from _tables(status)
     yield from _outputs(status, outputs, now_ms)
-    yield from _dumps(status, now_ms)
+    yield from _dumps(status)
     yield from _copies(status)
     yield from _channels(status)
 
@@ -265,7 +265,7 @@ def fails(output: OutputHealth) -> bool:
     return bool(since is not None and output.behind_records and (output.committed_ms or 0) < since)
 
 
-def _dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     for each in status.get("to_repeat") or ():
         yield _problem(
             "dump-failed",
@@ -304,8 +304,6 @@ def _dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     for dump in status.get("dumps") or ():
         if dump.get("status") == "paused":
             by = f" by {dump['paused_by']}" if dump.get("paused_by") else ""
-            if since_ms := dump.get("paused_ms"):
-                by += f" for {brief_span(max(0, now_ms - since_ms))}"
             yield _problem(
                 "dump-paused",
                 Severity.INFO,

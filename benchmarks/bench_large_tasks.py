@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.command_line import Service, command, megabytes
+from benchmarks.command_line import Service, command, configure, megabytes
 from benchmarks.table import Row, show
 from tidelog.demo.servers.postgres import PostgresServer
 
@@ -47,13 +47,7 @@ def measure(
     directory: Path,
     given: argparse.Namespace,
 ) -> int:
-    (directory / "tidelog.yaml").write_text(
-        f"source: {{kind: postgres, url: '{dsn}', tables: ['public.*']}}\n"
-        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
-        "pipeline: {checkpoint: checkpoint, master: 'local[2]', "
-        f"conf: {{spark.driver.memory: {given.memory}}}}}\n"
-        "outputs: [{kind: delta, path: lake}]\n"
-    )
+    configure(directory, dsn, given.memory, "{kind: delta, path: lake}")
     rows, equal = [], True
     with Service(directory, "capture") as capture:
         for what, statement in (

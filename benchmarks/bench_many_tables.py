@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.command_line import Service, command, megabytes
+from benchmarks.command_line import Service, command, configure, megabytes
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.config import load_config
@@ -62,14 +62,10 @@ def _made(number: int) -> str:
 def measure(
     sql: psycopg.Connection[Any], dsn: str, directory: Path, given: argparse.Namespace
 ) -> int:
-    (directory / "tidelog.yaml").write_text(
-        f"source: {{kind: postgres, url: '{dsn}', tables: ['public.*']}}\n"
-        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
-        "pipeline: {checkpoint: checkpoint, master: 'local[2]', "
-        f"conf: {{spark.driver.memory: {given.memory}}}}}\n"
-        "outputs: [{kind: delta, path: lake}, {kind: files, path: files}]\n"
+    file = configure(
+        directory, dsn, given.memory, "{kind: delta, path: lake}, {kind: files, path: files}"
     )
-    config = load_config(directory / "tidelog.yaml")
+    config = load_config(file)
     count, rows = f"{given.tables:,} tables", []
     rows += _timed(directory, count, ("check", "plan"))
     outputs, changed = Outputs(config), []

@@ -35,6 +35,21 @@ class Finished:
         return found
 
 
+def configure(directory: Path, dsn: str, memory: str, outputs: str) -> Path:
+    """Write ``tidelog.yaml`` into ``directory``: all tables of a PostgreSQL database, and two Spark
+    tasks at once with ``memory`` (``spark.driver.memory``) for the driver.
+    """
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', tables: ['public.*']}}\n"
+        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "pipeline: {checkpoint: checkpoint, master: 'local[2]', "
+        f"conf: {{spark.driver.memory: {memory}}}}}\n"
+        f"outputs: [{outputs}]\n"
+    )
+    return file
+
+
 def command(directory: Path, name: str, *arguments: str) -> Finished:
     """Run ``tidelog NAME tidelog.yaml --json`` in ``directory``."""
     call = [sys.executable, "-m", "tidelog", name, "tidelog.yaml", "--json", *arguments]

@@ -105,10 +105,8 @@ class Actor:
         if isinstance(command, StopSnapshot):
             return self._stop(command)
         if isinstance(command, PauseSnapshot):
-            paused = self._coordinator.pause(
-                command.dump_id, command.by, time.time_ns() // 1_000_000
-            )
-            return {"dumps": paused}
+            now_ms = int(time.time() * 1000)
+            return {"dumps": self._coordinator.pause(command.dump_id, command.by, now_ms)}
         if isinstance(command, ResumeSnapshot):
             return {"dumps": self._coordinator.resume(command.dump_id)}
         if isinstance(command, SetDumpOptions):

@@ -101,8 +101,7 @@ class BlockingDumps:
                     progress.finalized_until = None
             unfinished = self._unfinished(dump)
             for progress in unfinished:
-                progress.ranges.clear()
-                progress.rows_read = progress.chunks = 0
+                progress.forget_reading()
         for progress in unfinished:
             found = self._tables.look_up(progress)
             if isinstance(found, SourceError) and is_away(found):

@@ -29,12 +29,10 @@ Missing = Literal["delete", "list"]
 
 TABLE_GONE = "the table does not exist (any more)"
 NO_KEY = "the table has no primary key: add one, or name a unique key in source.keys"
-HIDDEN = frozenset(
-    (
-        *("ranges", "failed", "keys_done", "where", "where_names", "may_pass"),
-        *("begun_offset", "key_spelling"),
-    )
-)
+HIDDEN = frozenset({
+    "ranges", "failed", "keys_done", "where", "where_names", "may_pass", "begun_offset",
+    "key_spelling",
+})  # fmt: skip
 """Fields that hold cell values, are long (status counts them) or are capture's own affair."""
 
 
@@ -138,6 +136,10 @@ class TableProgress:
         if self.key_set is not None or self.key_spelling == spelling:
             return
         self.key_spelling, self.first_offset = spelling, None
+        self.forget_reading()
+
+    def forget_reading(self) -> None:
+        """All its rows are to be read again."""
         self.ranges, self.failed = [], []
         self.chunks = self.chunks_voided = self.chunks_failed = 0
         self.rows_read = self.rows_superseded = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import MySQLResult
 
+from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
@@ -86,8 +86,10 @@ class MySqlSession:
             "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1), VERSION()"
         )
         self._local_infile, packet, collation, version = found[0]
-        numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-        self.long_keys = "mariadb" in version.lower() or numbers >= _LONG_KEYS_SINCE
+        self.long_keys = (
+            Flavor.of_version(version) is Flavor.MARIADB
+            or version_numbers(version) >= _LONG_KEYS_SINCE
+        )
         self._statement_bytes = min(_STATEMENT_BYTES, packet // 2)
         self.key_collation = collation or "utf8mb4_bin"
 

@@ -19,6 +19,8 @@ from tidelog.errors import (
 )
 from tidelog.sources.postgres.encodings import unreadable
 
+_CHECK_TLS = "TLS failed: check sslmode and certificates in source.url"
+
 # (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
 # a failed connection; a server that answers in another language gets the general message.
 _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
@@ -69,7 +71,7 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     (
         r"certificate verify failed|server does not support SSL|root certificate file",
         ConfigError,
-        "TLS failed: check sslmode and certificates in source.url",
+        _CHECK_TLS,
     ),
     (
         # With OpenSSL 3 the first one is an "SSL error", as what a person has to mend.
@@ -80,7 +82,7 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     (
         r"certificate|SSL error|sslmode",
         ConfigError,
-        "TLS failed: check sslmode and certificates in source.url",
+        _CHECK_TLS,
     ),
     (
         r"too many clients|remaining connection slots|too many connections",
@@ -158,8 +160,8 @@ def translate(error: psycopg.Error, doing: str) -> TidelogError:
     return SourceError(f"{doing}: {message} (SQLSTATE {error.sqlstate})")
 
 
-# admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout, too_many_connections
 _BUSY_STATES = {"55P03", "40P01", "40001"}  # lock timeout, deadlock, serialization failure
+# admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout, too_many_connections
 _SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "57P05", "53300"}
 
 

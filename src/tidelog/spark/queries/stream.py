@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -146,9 +147,7 @@ class OutputStream:
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set or, with ``once``, everything is there that was in the log.
 
-        Raises the TidelogError that ended it; errors whose policy is to retry are retried, for ever
-        in a stream and three times with ``once`` (ten times where it is the host that is busy). An
-        error of Spark that is not known is retried three times.
+        Raises the TidelogError that ended it, once it was retried as often as `_retries` says.
         """
         wait_s, failures = _FIRST_RETRY_S, 0
         while not stop.is_set():
@@ -164,17 +163,23 @@ class OutputStream:
                 if self._loop.done > before:
                     wait_s, failures = _FIRST_RETRY_S, 0
                 failures += 1
-                tries = _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
-                unknown = isinstance(error, QueryFailedError)
-                if not (unknown or error.policy is Policy.RETRY) or (
-                    failures > tries and (self._options.once or unknown)
-                ):
+                if failures > self._retries(error):
                     self._prepared = False  # whoever tries again wants it checked again
                     raise
                 self._options.on_failure(self.output.name, error)
                 logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
                 stop.wait(wait_s)
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+    def _retries(self, error: TidelogError) -> float:
+        """How often what fails with it is tried again; what Spark fails with may pass."""
+        if isinstance(error, QueryFailedError):
+            return _RETRIES_ONCE
+        if error.policy is not Policy.RETRY:
+            return 0
+        if not self._options.once:
+            return math.inf
+        return _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
 
     def _query(self, stop: threading.Event) -> None:
         """Raises what ended it."""

@@ -68,6 +68,21 @@ def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteSt
     assert dump.dump_id == "d"
 
 
+def test_chunks_from_before_a_table_began_anew_are_not_added(state: SqliteState) -> None:
+    """Also where the replay of the table begins earlier, with transactions its snapshot missed."""
+    before = loaded(state)
+    dump = requested(before, status="running")
+    dump.tables[0].begin(100, 10)
+    dump.tables[0].add_range(None, ("5",), 0.0)
+    dump.tables[0].spell_keys("another")
+    dump.tables[0].begin(200, 10)
+    before.store(dump)
+    before.flush()
+    store = loaded(state)
+    store.reconcile([(110, chunk(None, "5", 0.0)), (210, chunk(None, "3", 0.0))])
+    assert [r.high for r in store.all()[0].tables[0].ranges] == [("3",)]
+
+
 def test_dump_that_was_paused_before_it_began_begins_when_resumed(state: SqliteState) -> None:
     store = loaded(state)
     requested(store)

@@ -52,6 +52,11 @@ FLAVOR_SETTINGS: Mapping[Flavor, Mapping[str, str]] = {
     Flavor.MYSQL: {"max_execution_time": "0"},
     Flavor.MARIADB: {"max_statement_time": "0"},
 }
+# Since which version of MySQL. A key that the server made by itself must not be hidden from us: the
+# binlog has it (manual, "Generated Invisible Primary Keys").
+MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
+    "show_gipk_in_create_table_and_information_schema": ((8, 0, 30), "1"),
+}
 READ_COMMITTED = "READ COMMITTED"
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -175,7 +180,7 @@ def connect(
             **options,
         )
         _describe(connection)
-        connection.rows(_set_statement(connection.flavor, settings or {}))
+        connection.rows(_set_statement(connection, settings or {}))
         connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
     except (pymysql.MySQLError, OSError, RuntimeError) as error:
         raise connection_error(found, error) from None
@@ -218,8 +223,11 @@ def _describe(connection: Connection) -> None:
     connection.connection_id = int(connection_id)
 
 
-def _set_statement(flavor: Flavor, settings: Mapping[str, str]) -> str:
-    values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **settings}
+def _set_statement(connection: Connection, settings: Mapping[str, str]) -> str:
+    flavor, version = connection.flavor, connection.version
+    since = MYSQL_SINCE if flavor is Flavor.MYSQL else {}
+    newer = {name: value for name, (first, value) in since.items() if version >= first}
+    values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **newer, **settings}
     return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
 
 

@@ -200,7 +200,7 @@ CLI_HEAD = """\
 # Command line
 
 Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
-or `check` found what keeps capture from starting; 130 interrupted. SIGINT and SIGTERM end `run`,
+or `check` found what has to be mended; 130 interrupted. SIGINT and SIGTERM end `run`,
 `capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
 process at once, which is safe too.
 

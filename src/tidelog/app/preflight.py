@@ -61,7 +61,7 @@ def check(config: Config) -> list[dict[str, Any]]:
 
 def check_script(config: Config) -> tuple[list[str], bool]:
     """The SQL that `check` prints, as the lines of one script, and whether nothing that was found
-    keeps capture from starting. Only the source is asked.
+    has to be mended. Only the source is asked.
     """
     findings = source_kind(config).check()
     return list(script(findings)), all(finding.level != "fail" for finding in findings)

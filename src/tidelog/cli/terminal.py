@@ -128,13 +128,13 @@ def _count(findings: Sequence[Mapping[str, Any]]) -> str:
     if warnings := by_level["warning"]:
         parts.append(f"{warnings} to look at")
     if errors := by_level["error"]:
-        parts.append(f"{errors} that {'keeps' if errors == 1 else 'keep'} capture from starting")
+        parts.append(f"{errors} to mend")
     mended = "; --sql writes the SQL as one script" if warnings or errors else ""
     return f"{len(findings)} checks: {', '.join(parts)}{mended}"
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
-    """Is there one that keeps capture from starting?"""
+    """Is there one to mend? Until then capture does not start, or leaves a table out."""
     return any(finding["level"] == "error" for finding in findings)
 
 

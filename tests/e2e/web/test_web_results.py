@@ -120,7 +120,7 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     assert "1 copy differed" in said
     assert "3 missing, 2 different" in said
     assert "public.orders in lake" in said
-    assert "1 keeps capture from starting" in said
+    assert "1 to mend" in said
     assert "ALTER SYSTEM" in said
     assert "hunter2" not in page.content()
     assert page.locator("#page img").count() == 0

@@ -52,8 +52,9 @@ def test_system_versioned_table_is_refused_by_name(
         "CREATE TABLE v (a INT PRIMARY KEY, b INT) WITH SYSTEM VERSIONING", mariadb_database
     )
     found = faults(check(mariadb_server, mariadb_database))[f"table {mariadb_database}.v"]
-    assert found.level == "fail"
-    assert "DROP SYSTEM VERSIONING" in found.message
+    assert (found.level, found.by_hand) == ("fail", True)
+    assert found.message.startswith("it is system-versioned")
+    assert found.fix == f"ALTER TABLE `{mariadb_database}`.`v` DROP SYSTEM VERSIONING;"
     capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
     capture.start()
     mariadb_server.execute("INSERT INTO v VALUES (1, 1)", mariadb_database)

@@ -81,7 +81,7 @@ function checkResult({ found, trouble }) {
   const wrong = found.findings.filter((each) => each.level !== "ok");
   const well = found.findings.filter((each) => each.level === "ok");
   return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
-    el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} ${error === 1 ? "keeps" : "keep"} capture from starting` : warning ? `${warning} to look at` : "all in order"}`),
+    el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} to mend` : warning ? `${warning} to look at` : "all in order"}`),
       el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}`),
       wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
       well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from tidelog.errors import SourceError
+from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matched
@@ -100,6 +100,11 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield from _hidden_columns(examined, table.name)
         try:
             found = finder.find(examined.connection, table.name)
+        except TableRefusedError as error:
+            fix = error.remedy or ""
+            yield Finding(
+                f"table {table.name}", "fail", error.reason, fix, ADMINISTRATOR, by_hand=True
+            )
         except SourceError as error:  # e.g. a type
             yield Finding(f"table {table.name}", "fail", str(error))
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Key = tuple[str | None, ...]
 Range = tuple[Key | None, Key | None]
@@ -32,42 +33,44 @@ SESSION_CONF = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
+_FEW_GROUPS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+
 _NO_VALUE = "!,"  # in place of a text: no value has this one
 _HALF = 30  # bits: 2³³ rows' halves can be added up in 64 bits
 
 
-def _digits(value: Expression) -> Expression:
-    return value.cast("string")
+def _digits(value: str) -> str:
+    return f"CAST({value} AS STRING)"
 
 
-def _bits(java: str, method: str, kind: str) -> Callable[[Expression], Expression]:
+def _bits(java: str, method: str, kind: str) -> Callable[[str], str]:
     """Java's: NaN has one form there."""
 
-    def text(value: Expression) -> Expression:
-        given = f.coalesce(value, f.lit(0).cast(kind))  # it takes no NULL
-        return f.reflect(f.lit(f"java.lang.{java}"), f.lit(method), given)
+    def text(value: str) -> str:
+        given = f"coalesce({value}, CAST(0 AS {kind}))"  # it takes no NULL
+        return f"reflect('java.lang.{java}', '{method}', {given})"
 
     return text
 
 
-def _hexadecimal(value: Expression) -> Expression:
-    return f.lower(f.hex(value))
+def _hexadecimal(value: str) -> str:
+    return f"lower(hex({value}))"
 
 
-def _counted(value: Expression) -> Expression:
-    return f.concat(f.octet_length(value), f.lit(":"), value)
+def _counted(value: str) -> str:
+    return f"concat(octet_length({value}), ':', {value})"
 
 
-_TEXTS: Mapping[str, Callable[[Expression], Expression]] = {
+_TEXTS: Mapping[str, Callable[[str], str]] = {
     "bool": _digits,
     "int16": _digits,
     "int32": _digits,
     "int64": _digits,
-    "float32": _bits("Float", "floatToIntBits", "float"),
-    "float64": _bits("Double", "doubleToLongBits", "double"),
-    "date": lambda value: f.unix_date(value).cast("string"),
-    "timestamp": lambda value: f.unix_micros(value.cast("timestamp")).cast("string"),
-    "timestamptz": lambda value: f.unix_micros(value).cast("string"),
+    "float32": _bits("Float", "floatToIntBits", "FLOAT"),
+    "float64": _bits("Double", "doubleToLongBits", "DOUBLE"),
+    "date": lambda value: f"CAST(unix_date({value}) AS STRING)",
+    "timestamp": lambda value: f"CAST(unix_micros(CAST({value} AS TIMESTAMP)) AS STRING)",
+    "timestamptz": lambda value: f"CAST(unix_micros({value}) AS STRING)",
     "binary": _hexadecimal,
     "bytes": _hexadecimal,
 }
@@ -154,51 +157,58 @@ def digests(
     for target, source in names.items():
         logical = schema.columns[schema.column_index(source)].logical
         held, sound = held_as(frame, target, spark_type(logical))
-        parts.append(f.when(sound, column_text(held, logical)).otherwise(f.lit(_NO_VALUE)))
-    row = frame.select(
-        _place(frame, schema, key, bounds, 0).alias("place"),
-        f.conv(f.substring(f.md5(f.concat(*parts).cast("binary")), 1, 15), 16, 10)
-        .cast("bigint")
-        .alias("h"),
-    )
-    found = (
-        row.groupBy("place")
-        .agg(
-            f.count("*").alias("rows"),
-            f.sum(f.shiftright("h", _HALF)).alias("high"),
-            f.sum(f.col("h").bitwiseAND(f.lit((1 << _HALF) - 1))).alias("low"),
-        )
-        .collect()
-    )
+        text = column_text(held, logical)
+        parts.append(text if sound == "true" else f"IF({sound}, {text}, '{_NO_VALUE}')")
+    text = f"CAST(concat({', '.join(parts)}) AS BINARY)"
+    hashed = f.expr(f"CAST(conv(substring(md5({text}), 1, 15), 16, 10) AS BIGINT)")
+    row = frame.select(_place(frame, schema, key, bounds, 0).alias("place"), hashed.alias("h"))
+    high, low = f"shiftright(h, {_HALF})", f"h & {(1 << _HALF) - 1}"
+    sums = [f.expr(sql) for sql in ("count(*)", f"sum({high})", f"sum({low})")]
     out = [Digest(0, 0)] * (len(bounds) + 1)
-    for each in found:
-        out[each["place"]] = Digest(each["rows"], (each["high"] << _HALF) + each["low"])
+    with _few_groups(frame.sparkSession):
+        for place, rows, upper, lower in row.groupBy("place").agg(*sums).collect():
+            out[place] = Digest(rows, (upper << _HALF) + lower)
     return out
 
 
-def column_text(column: Expression, logical: str) -> Expression:
-    """The text of a value of this logical type, with the comma behind it; never NULL."""
-    text = _digits if logical.startswith("decimal(") else _TEXTS.get(logical, _counted)
-    written = f.when(column.isNull(), f.lit("~")).otherwise(text(column))
-    return f.concat(written, f.lit(","))
-
-
-def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[Expression, Expression]:
-    """The column in ``kind``, the type of the source's, as which it counts; and whether it holds a
-    value of that type: not so where the cast gives NULL or another number.
+@contextmanager
+def _few_groups(spark: SparkSession) -> Iterator[None]:
+    """For what is planned inside: groups are so few that planning each stage anew, by what the one
+    before gave, costs more than all their rows.
     """
-    value = f.col(quoted(name))
+    before = {name: str(spark.conf.get(name)) for name in _FEW_GROUPS}  # both have a default
+    try:
+        for name, value in _FEW_GROUPS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, found in before.items():
+            spark.conf.set(name, found)
+
+
+def column_text(value: str, logical: str) -> str:
+    """The text of a value of this logical type, with the comma behind it, never NULL; both SQL."""
+    text = _digits if logical.startswith("decimal(") else _TEXTS.get(logical, _counted)
+    return f"concat(IF({value} IS NULL, '~', {text(value)}), ',')"
+
+
+def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
+    """The column in ``kind``, the type of the source's, as which it counts; and whether it holds a
+    value of that type: not so where the cast gives NULL or another number. Both SQL.
+    """
+    value = quoted(name)
     found = frame.schema[name].dataType
     if found == kind:
-        return value, f.lit(True)
-    held = value.try_cast(kind)
-    sound = value.isNull() | held.isNotNull()
+        return value, "true"
+    wanted = kind.simpleString()
+    held = f"try_cast({value} AS {wanted})"
+    sound = f"({value} IS NULL OR {held} IS NOT NULL)"
     if isinstance(found, AtomicType) and not isinstance(found, StringType | VariantType):
-        sound = value.eqNullSafe(held.try_cast(found))
+        sound = f"{value} <=> try_cast({held} AS {found.simpleString()})"
     try:
-        frame.select(held, sound)
+        frame.selectExpr(held, sound)
     except AnalysisException:  # there is no such cast
-        return f.lit(None).cast(kind), value.isNull()
+        return f"CAST(NULL AS {wanted})", f"{value} IS NULL"
     return held, sound
 
 
@@ -220,7 +230,7 @@ def _upto(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key)
     condition: Expression | None = None
     for name, source, text in reversed(list(zip(key, schema.match_key, bound, strict=True))):
         column = schema.columns[schema.column_index(source)]
-        value, _ = held_as(frame, name, spark_type(column.logical))
+        value = f.expr(held_as(frame, name, spark_type(column.logical))[0])
         limit = f.lit(text).cast(spark_type(column.logical))
         if condition is None:
             condition = value <= limit

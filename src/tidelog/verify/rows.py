@@ -124,7 +124,8 @@ def _unequal(
 
     def side(frame: DataFrame, mark: str) -> DataFrame:
         # An output may keep a value in another type (an enum as text): as the source's it counts.
-        values = {name: held_as(frame, name, kinds[name]) for name in columns}
+        sql = {name: held_as(frame, name, kinds[name]) for name in columns}
+        values = {name: (f.expr(held), f.expr(sound)) for name, (held, sound) in sql.items()}
         sound: Column = f.lit(True)
         for name in others:
             sound &= values[name][1]

@@ -19,8 +19,10 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
+from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
 from tidelog.spark.queries.run import QueryProgress, run_pipeline
@@ -272,6 +274,36 @@ def test_many_tables_and_patterns(lake: Lake, built: BuiltLog) -> None:
         [("é/x", 1, f"v{n}")] for n in range(3)
     ]
     assert not (lake.root / "lake" / "public").exists()
+
+
+class CountedSessions(DeltaOutput):
+    made = 0
+
+    def _session(self, conf: Any) -> Any:
+        self.made += 1
+        return super()._session(conf)
+
+
+def test_tables_take_the_sessions_of_their_threads(lake: Lake, built: BuiltLog) -> None:
+    """A session costs half a second and memory; each table's commit has its own transaction."""
+    tables = [
+        built.table(f"app.t{number}", {"a": "int32", "v": "text"}, ("a",), relation_id=number)
+        for number in range(5)
+    ]
+    output = CountedSessions(lake.spark, built.path, lake.path, parallel_tables=2)
+    output.prepare(built.log.generation)
+    ends = []
+    for values in ("one", "two"):
+        start = built.log.latest_offset()
+        for table in tables[: len(tables) if values == "one" else 2]:
+            built.insert(table, str(len(ends)), values)
+        built.flush()
+        ends.append(built.log.latest_offset())
+        output.write(batch_of(built.log, start, ends[-1]))
+    names = [TableName("app", f"t{number}") for number in range(5)]
+    assert [output.committed(name) for name in names] == [ends[1]] * 2 + [ends[0]] * 3
+    output.close()
+    assert 1 <= output.made <= 3  # two threads of tables, and ours
 
 
 def test_folds_in_parts_and_blocks_give_the_same(

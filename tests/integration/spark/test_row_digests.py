@@ -29,6 +29,7 @@ from tidelog.sources.postgres.connect import connect as postgres_connect
 from tidelog.spark.formats import shapes
 from tidelog.spark.key_frames import as_text
 from tidelog.spark.source_rows import source_frame
+from tidelog.spark.transforms import quoted
 from tidelog.verify import digests
 from tidelog.verify.digests import Key
 from tidelog.verify.rows import KINDS, Unequal
@@ -88,6 +89,22 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
     assert found(none, wide.format(3, "7D"), keys=[("3",)])[1] == {"surplus": 1}
 
 
+def test_sums_take_one_job(digesting: Any) -> None:
+    """A table of a hundred rows is verified in the time that its jobs take to be planned."""
+    schema = table_schema([("id", "int32")], key=["id"])
+    rows = digesting.range(100).selectExpr("CAST(id AS INT) id")
+    context = digesting.sparkContext
+    context.setJobGroup("sums", "sums of a small table")
+    try:
+        found = digests.digests(rows, schema, {"id": "id"}, [("49",)])
+        jobs = context.statusTracker().getJobIdsForGroup("sums")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert [each.rows for each in found] == [50, 50]
+    assert len(jobs) == 1
+    assert digesting.conf.get("spark.sql.adaptive.enabled") == "true"  # as it was
+
+
 def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
     plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
     changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("changed"))
@@ -127,7 +144,9 @@ def check(
             for row in rows.orderBy("id")
             .select(
                 *(
-                    digests.column_text(f.col(column.name), column.logical).alias(column.name)
+                    f.expr(digests.column_text(quoted(column.name), column.logical)).alias(
+                        column.name
+                    )
                     for column in columns
                 )
             )

@@ -6,6 +6,7 @@ The batch's end is Delta's transaction version (application: log generation and 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ class DeltaOutput(LakeOutput):
     """A directory (or object-store prefix) of Delta tables.
 
     Args:
-        spark: a session with Delta; each table gets a session of its own beside it.
+        spark: a session with Delta; each thread gets a session of its own beside it.
         log_path: the event log that batches refer to.
         path: the lake's root; a table is at ``path/namespace/name``.
         tables: names or patterns; empty: all.
@@ -67,6 +68,7 @@ class DeltaOutput(LakeOutput):
             parallel_tables=parallel_tables,
         )
         self._root = path
+        self._of_thread = threading.local()
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
         options = self._options
@@ -76,4 +78,13 @@ class DeltaOutput(LakeOutput):
             partitions=partitions,
             clusters=() if partitions else of_table(options.cluster_by, table),
         )
-        return DeltaTable(self._session(_SESSION_CONF), path_of(self._root, table, name), layout)
+        return DeltaTable(self._thread_session, path_of(self._root, table, name), layout)
+
+    def _thread_session(self) -> SparkSession:
+        """This thread's own: Delta takes the transaction of a commit from the session's settings.
+        One for each table would cost half a second and megabytes of the JVM's memory for each.
+        """
+        if not hasattr(self._of_thread, "session"):
+            self._of_thread.session = self._session(_SESSION_CONF)
+        session: SparkSession = self._of_thread.session
+        return session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -63,7 +63,9 @@ class DeltaLayout(LakeLayout):
 
 
 class DeltaTable(LakeTable):
-    """A table at its path, seen through one Spark session."""
+    """A table at its path. ``session``: see `LakeTable`; no two threads may share one, because the
+    transaction of a commit is a setting of the session.
+    """
 
     product = "Delta"
     # Changes that Delta's type widening can make in place (delta.io, "Type widening").
@@ -76,8 +78,8 @@ class DeltaTable(LakeTable):
 
     layout: DeltaLayout
 
-    def __init__(self, spark: SparkSession, path: str, layout: DeltaLayout) -> None:
-        super().__init__(spark, path, f"delta.{quoted(path)}", layout)
+    def __init__(self, session: Callable[[], SparkSession], path: str, layout: DeltaLayout) -> None:
+        super().__init__(session, path, f"delta.{quoted(path)}", layout)
         self.path = path
         self._checked = -1  # no RESTORE up to this version is left to be made good
         self._restored = -1  # the same, once what is lacking has come again

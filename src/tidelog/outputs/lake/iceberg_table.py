@@ -132,7 +132,7 @@ class IcebergTable(LakeTable):
         branch: str,
     ) -> None:
         self._name = ".".join(map(quoted, [catalog.name, *parts]))
-        super().__init__(spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
+        super().__init__(lambda: spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
         self.read_name = self._name
         self._catalog = catalog
         self._parts = tuple(parts)

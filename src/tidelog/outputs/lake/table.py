@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -69,20 +70,27 @@ class LakeLayout:
 class LakeTable(ABC):
     """A copy, seen through a Spark session. Used by one thread at a time.
 
-    ``place`` names it in messages, ``sql_name`` is what statements write to, between the begin and
-    the end of `committing`, and ``read_name`` what readers see.
+    ``session`` gives the Spark session of the thread that asks. ``place`` names the table in
+    messages, ``sql_name`` is what statements write to, between the begin and the end of
+    `committing`, and ``read_name`` what readers see.
     """
 
     product: ClassVar[str]  # that tables are kept in, for messages
     wider: ClassVar[Wider]  # types that it can widen in place
     rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
 
-    def __init__(self, spark: SparkSession, place: str, sql_name: str, layout: LakeLayout) -> None:
-        self.spark = spark
+    def __init__(
+        self, session: Callable[[], SparkSession], place: str, sql_name: str, layout: LakeLayout
+    ) -> None:
+        self._session = session
         self.place = place
         self.sql_name = sql_name
         self.read_name = sql_name
         self.layout = layout
+
+    @property
+    def spark(self) -> SparkSession:
+        return self._session()
 
     @abstractmethod
     def exists(self) -> bool: ...

@@ -37,6 +37,7 @@
      ├── IncompleteDumpError   an initial dump that was to be all lacks tables      stop, exit 1
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
      ├── OutputError           a destination refused                                retry
+     │    ├── OutputBusyError    another writer or a busy host is in the way         retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
@@ -252,6 +253,10 @@ class OutputError(TidelogError):
     """A destination refused a write."""
 
     policy = Policy.RETRY
+
+
+class OutputBusyError(OutputError):
+    """Another writer of the destination, or a busy host, is in the way: it soon passes."""
 
 
 class OutputRefusedError(OutputError):

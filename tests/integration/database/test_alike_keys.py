@@ -13,7 +13,7 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.mysql import MySql
@@ -129,6 +129,51 @@ def test_what_can_differ_is_named(
     with pytest.raises(OutputRefusedError, match=f"texts that differ .*{why}"):
         copy.prepare()
     mysql_server.drop_database(own)
+
+
+def check_spaces(copy: Copy, kind: str) -> None:
+    """Refused until the statement was run that the refusal names; then both rows are there."""
+    session = copy.dialect.connect("test")
+    try:
+        copy.dialect.create_namespace(session, copy.namespace)
+        copy.select(f"CREATE TABLE {{t}} (id {kind} PRIMARY KEY, v varchar(100))")
+        with pytest.raises(OutputRefusedError, match="differ in trailing spaces for one") as told:
+            copy.prepare()
+        found = re.search(r"Run: (ALTER TABLE .*)\.$", str(told.value))
+        assert found is not None
+        session.rows(found[1])
+    finally:
+        session.close()
+    copy.write(changes(copy.table, ("u", 10, {"id": "a", "v": "first"})))
+    copy.write(changes(copy.table, ("u", 11, {"id": "a ", "v": "second"})))
+    assert sorted(copy.select("SELECT id, v FROM {t}")) == [("a", "first"), ("a ", "second")]
+
+
+@pytest.mark.parametrize("kind", ["char(9)", "char(9) COLLATE utf8mb4_nopad_bin", "varchar(9)"])
+def test_spaces_mariadb(kind: str, mariadb_server: MariaDbServer, mariadb_database: str) -> None:
+    if "COLLATE" not in kind:
+        kind += " COLLATE utf8mb4_bin"
+    own = f"{mariadb_database}_own"
+    copy = copy_of(MySql(mariadb_server.dsn()), SCHEMA, "mariadb", mariadb_database, own=own)
+    check_spaces(copy, kind)
+    mariadb_server.drop_database(own)
+
+
+@pytest.mark.parametrize("source", ["text", "character varying(9)"])
+def test_spaces_postgres(source: str, database: str) -> None:
+    columns = (replace(SCHEMA.columns[0], type_name=source), *SCHEMA.columns[1:])
+    schema = replace(SCHEMA, columns=columns)
+    copy = copy_of(Postgres(database), schema, "postgres", "public")
+    check_spaces(copy, "char(9)")
+
+
+@pytest.mark.parametrize("source", ["character(9)", "uuid"])
+def test_a_padded_column_does_for_texts_without_spaces(source: str, database: str) -> None:
+    columns = (replace(SCHEMA.columns[0], type_name=source), *SCHEMA.columns[1:])
+    schema = replace(SCHEMA, columns=columns)
+    copy = copy_of(Postgres(database), schema, "postgres", "public")
+    copy.select("CREATE TABLE {t} (id char(36) PRIMARY KEY, v varchar(100))")
+    copy.prepare()
 
 
 @pytest.mark.thorough

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,16 @@ from tests.integration.postgres.pair import Pair, pair, servers, writers
 from tests.support.standby import PostgresStandby
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import ChunkError, ConnectionLostError, GapError, PreflightError
+from tidelog.errors import (
+    ChunkError,
+    ConnectionLostError,
+    GapError,
+    PreflightError,
+    SourceChangedError,
+)
+from tidelog.model.records import Resume
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, SourceId
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks import digests as digests_module
@@ -28,6 +37,8 @@ from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.snapshot import PgSnapshot, StandbySnapshot
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream import standby
+from tidelog.sources.postgres.stream.replication import ReplicationStream
+from tidelog.sources.postgres.stream.server import check_same, identify
 
 __all__ = ["pair", "servers"]  # fixtures
 
@@ -35,6 +46,22 @@ pytestmark = pytest.mark.integration
 
 Connection = psycopg.Connection[Any]
 T = TableName("public", "t")
+
+
+def test_a_standby_that_is_behind_is_called_so(pair: Pair) -> None:
+    """It is no former primary, and nobody restored it from a backup."""
+    with closing(ReplicationStream(pair.dsn, purpose="test")) as stream:
+        found = stream.identify()
+        here = SourceId("postgres", found.system, found.database, found.timeline)
+        check_same(stream, here)
+        later = replace(here, timeline=found.timeline + 1)
+        with pytest.raises(SourceChangedError, match="leads to a standby that has not come to"):
+            check_same(stream, later)
+        beyond = Resume(position=found.flushed, ordinal=0, acknowledge=found.flushed + (1 << 30))
+        with pytest.raises(SourceChangedError, match="leads to a standby that has not come to"):
+            identify(stream, beyond, later)
+        with pytest.raises(SourceChangedError, match="leads to a standby that is behind"):
+            identify(stream, beyond, here)
 
 
 def passed(capture: Capture, position: int, timeout_s: float = 30) -> None:

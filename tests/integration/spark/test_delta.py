@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -16,7 +17,7 @@ from tests.small_disk import grow
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.errors import DecodeError, OutputError
+from tidelog.errors import DecodeError, OutputBusyError, OutputError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableName
@@ -25,6 +26,7 @@ from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
+from tidelog.spark.queries import stream
 from tidelog.spark.queries.run import QueryProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
@@ -474,3 +476,58 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     grow(small_disk)
     lake.run()
     assert [row[0] for row in lake.rows("public.orders")] == [*range(4), *range(10, 1010)]
+
+
+class Watched:
+    """An output, and the errors that it raised."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.name, self.told = inner, inner.name, list[TidelogError]()
+
+    def prepare(self, generation: str) -> None:
+        self.inner.prepare(generation)
+
+    def write(self, batch: Any) -> None:
+        try:
+            self.inner.write(batch)
+        except TidelogError as error:
+            self.told.append(error)
+            raise
+
+    def committed(self, table: Any) -> int | None:
+        committed: int | None = self.inner.committed(table)
+        return committed
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_once_is_patient_with_other_writers_of_a_table(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program's commit comes before ours four times: each is a conflict."""
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    monkeypatch.setattr(stream, "_FIRST_RETRY_S", 0.1)
+    output = Watched(lake.output())
+    done = threading.Event()
+
+    def write() -> None:
+        name = lake.name("public.orders")
+        for number in itertools.count():
+            if done.is_set() or len(output.told) > 3:
+                return
+            lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('n' = '{number}')")
+
+    other = threading.Thread(target=write)
+    other.start()
+    try:
+        lake.run(output=output)
+    finally:
+        done.set()
+        other.join()
+    assert len(output.told) >= 4
+    assert {type(error) for error in output.told} == {OutputBusyError}
+    assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))

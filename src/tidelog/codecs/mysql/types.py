@@ -135,6 +135,15 @@ def labels(column: Column) -> tuple[str, ...]:
     return labels_of_text(column.type_name)
 
 
+def text_of_labels(column: Column, members: Sequence[str]) -> str:
+    """The text of an ENUM's or SET's type if these were its members."""
+    return _text_of_labels("enum" if column.type_id == ENUM else "set", members)
+
+
+def _text_of_labels(kind: str, members: Sequence[str]) -> str:
+    return kind + "(" + ",".join(f"'{member.translate(_ESCAPES)}'" for member in members) + ")"
+
+
 def labels_of_text(column_type: str) -> tuple[str, ...]:
     r"""The members in ``enum('a','it''s')``. Whatever the sql_mode, a quote inside is doubled and
     backslash, newline, carriage return and NUL are ``\\ \n \r \0`` (``append_unescaped``).
@@ -381,6 +390,6 @@ def _labelled(
     else:
         size = (len(members) + 7) // 8
         code, size = SET, size if size <= 4 else 8
-    text = kind + "(" + ",".join(f"'{member.translate(_ESCAPES)}'" for member in members) + ")"
+    text = _text_of_labels(kind, members)
     type_mod = code << 8 | size | collation_id << 16
     return Column(name, code, type_mod, text, "text", nullable)

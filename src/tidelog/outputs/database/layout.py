@@ -22,7 +22,7 @@ class FoundColumn:
 
     ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
     inserted without it. ``computed``: nothing can be written to it. ``alike``: it takes texts that
-    differ, in case or so, for one.
+    differ, in case or so, for one. ``padded``: those that differ in trailing spaces.
     """
 
     name: str
@@ -31,6 +31,7 @@ class FoundColumn:
     needed: bool = False
     computed: bool = False
     alike: bool = False
+    padded: bool = False
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,10 @@ class MySql:
             if column is None or part is not None:
                 special.add(index)
         return FoundTargetTable(
-            tuple(_column(*row) for row in session.rows(_COLUMNS, (namespace, name))),
+            tuple(
+                _column(session.key_collation, *row)
+                for row in session.rows(_COLUMNS, (namespace, name))
+            ),
             tuple(() if index in special else columns for index, columns in unique.items()),
             obstacle,
         )
@@ -279,7 +282,7 @@ def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
 
 
 def _column(
-    name: str, sql_type: str, base: str, nullable: str, default: str | None, extra: str,
+    best: str, name: str, sql_type: str, base: str, nullable: str, default: str | None, extra: str,
     charset: str | None, collation: str | None,
 ) -> FoundColumn:  # fmt: skip
     if charset is not None:
@@ -290,4 +293,12 @@ def _column(
     given = default is not None or "auto_increment" in extra or "default_generated" in extra
     needed = nullable == "NO" and not given and not computed
     alike = collation is not None and not collation.endswith("_bin")
-    return FoundColumn(name, sql_type, base.lower(), needed, computed, alike)
+    # A server whose best collation pads has nothing that would tell such texts apart.
+    padded = collation is not None and (base.lower() == "char" or _pads(collation))
+    padded = padded and not _pads(best)
+    return FoundColumn(name, sql_type, base.lower(), needed, computed, alike, padded)
+
+
+def _pads(collation: str) -> bool:
+    """Does it compare texts as if they ended in any number of spaces?"""
+    return re.search(r"_(0900|nopad)_", collation) is None and collation != "binary"

@@ -87,7 +87,8 @@ WHERE n.nspname = %s AND c.relname = %s
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
   a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '',
-  coalesce(b.typname, t.typname) = 'citext' OR coalesce(NOT l.collisdeterministic, false)
+  coalesce(b.typname, t.typname) = 'citext' OR coalesce(NOT l.collisdeterministic, false),
+  coalesce(b.typname, t.typname) = 'bpchar'
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
 LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation

@@ -26,6 +26,8 @@ _HARMLESS = ("select", "drop", "filter")
 # where nothing does.
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
+# Types of a source whose texts end in no space: those of its own are not told.
+_WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|enum\(")
 _DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
 
 
@@ -214,9 +216,12 @@ class Tables:
         why = ""
         if column.alike and pa.types.is_string(field.type):
             why = "" if _one_spelling(told) else f"texts that differ {_little(column.sql_type)}"
+        elif column.padded and pa.types.is_string(field.type):
+            one = bool(_WITHOUT_SPACES.match(told)) or _one_spelling(told)
+            why = "" if one else "texts that differ in trailing spaces"
         elif column.base in _CLOCKS and not pa.types.is_date(field.type):
-            given = _digits(told, _DIGITS.get(table.origin.kind, 0)) if told else _MOST_DIGITS
-            if _digits(column.sql_type, self._dialect.digits) < given:
+            digits = _digits(told, _DIGITS.get(table.origin.kind, 0)) if told else _MOST_DIGITS
+            if _digits(column.sql_type, self._dialect.digits) < digits:
                 why = "times that differ in their fractions"
         if why:
             change = self._dialect.widen(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutputBusyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,6 +178,8 @@ class SchemaChange:
         return update.apply()
 
 
-def conflict(place: str) -> OutputError:
+def conflict(place: str) -> OutputBusyError:
     """The batch comes again."""
-    return OutputError(f"{place} was changed by another writer meanwhile: the batch comes again")
+    return OutputBusyError(
+        f"{place} was changed by another writer meanwhile: the batch comes again"
+    )

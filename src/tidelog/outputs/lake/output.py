@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from tidelog.codecs.partial_rows import columns_that_may_lack
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import OutputBusyError, OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
@@ -63,6 +63,12 @@ SESSION_CONF = {
 }
 
 
+# Delta's error classes, and Java's, for a commit that another writer's came before.
+_CONFLICT = re.compile(
+    r"DELTA_(CONCURRENT_\w+|METADATA_CHANGED|PROTOCOL_CHANGED)"
+    r"|\b(Concurrent(Write|Append|DeleteRead|DeleteDelete|Transaction|Modification)"
+    r"|MetadataChanged|ProtocolChanged)Exception\b|\bDeltaConcurrentModificationException\b"
+)
 _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 _LOST_FILE = (
     "a file of the table is gone, as after a VACUUM that kept nothing while a batch was written; "
@@ -208,9 +214,11 @@ class LakeOutput(ABC):
             ours = find_error(str(error))  # of an executor: retrying helps no undecodable record
             if ours is not None:
                 raise ours from error
-            raise OutputError(
+            reason = _reason(error)
+            kind = OutputBusyError if _CONFLICT.search(reason) else OutputError
+            raise kind(
                 f"{self.product} table {self._table(task.table).place}: writing offsets "
-                f"{task.start} to {task.end} of {task.table} failed: {_reason(error)}"
+                f"{task.start} to {task.end} of {task.table} failed: {reason}"
             ) from error
 
     def _bring_over(self, task: _Task, generation: str) -> None:

@@ -6,6 +6,7 @@ two sessions' answers are alike whatever the server's defaults.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import socket
 import ssl
@@ -27,6 +28,11 @@ else:
     _Base = pymysql.connections.Connection
 
 APPLICATION = "tidelog"
+
+_TEXTS = "tidelog_texts"
+"""The codec of a session's texts: UTF-8, and a question mark for each surrogate. MariaDB sends
+those of ``ucs2`` and ``utf32`` as they are, e.g. in a column's type or default.
+"""
 
 # Values are SQL. Manual, "Server System Variables"; each for the reason beside it.
 PINNED: Mapping[str, str] = {
@@ -60,6 +66,32 @@ MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
 READ_COMMITTED = "READ COMMITTED"
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+def _marked(error: UnicodeError) -> tuple[str, int]:
+    """The error handler of `_TEXTS`."""
+    assert isinstance(error, UnicodeDecodeError)
+    some = error.object[error.start : error.start + 3]
+    if len(some) == 3 and some[0] == 0xED and some[1] >= 0xA0 and some[2] >= 0x80:
+        return "?", error.start + 3
+    raise error
+
+
+def _codec(name: str) -> codecs.CodecInfo | None:
+    if name != _TEXTS:
+        return None
+    return codecs.CodecInfo(
+        codecs.utf_8_encode, lambda data, _errors="strict": codecs.utf_8_decode(data, _TEXTS, True)
+    )
+
+
+codecs.register_error(_TEXTS, _marked)
+codecs.register(_codec)
+
+
+def text_of(data: bytes) -> str:
+    """A text as a `Connection` reads it from UTF-8."""
+    return data.decode(_TEXTS)
 
 
 class Connection(_Base):
@@ -179,6 +211,7 @@ def connect(
             program_name=f"{APPLICATION}-{purpose}",
             **options,
         )
+        connection.encoding = _TEXTS
         _describe(connection)
         connection.rows(_set_statement(connection, settings or {}))
         connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")

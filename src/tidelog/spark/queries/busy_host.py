@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutputBusyError
 
 # A process for planning, or for a task, within 10 s (Spark's PythonWorkerFactory).
 _NOT_STARTED = "Python worker failed to connect back"
@@ -16,7 +16,7 @@ ENDED = (
 )
 
 
-class HostBusyError(OutputError):
+class HostBusyError(OutputBusyError):
     """What Spark starts did not come up in time: nothing is wrong with the output."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import OutputError, Policy, TidelogError
+from tidelog.errors import OutputBusyError, OutputError, Policy, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
@@ -179,7 +179,7 @@ class OutputStream:
             return 0
         if not self._options.once:
             return math.inf
-        return _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
+        return _RETRIES_BUSY if isinstance(error, OutputBusyError) else _RETRIES_ONCE
 
     def _query(self, stop: threading.Event) -> None:
         """Raises what ended it."""

@@ -17,8 +17,9 @@ from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.texts.charset_texts import decoded
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
-from tidelog.errors import SourceError, TableRefusedError
+from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.mysql.catalogue.labels import check_key, with_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.surrogates import surrogate_key, unfit_key
 
@@ -53,8 +54,7 @@ _COLLATIONS = {
         "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     ),
 }
-_BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
-"""Character sets with characters that the catalogue, of utf8mb3, has not."""
+_LOOKS = 3
 _MARIADB_FULL_NAMES = (10, 10)
 
 
@@ -87,7 +87,8 @@ class MySqlSchemaFinder:
         """The table as ``information_schema`` has it now; None if there is none that the user may
         read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
         errors; TableRefusedError for a type that is not known, for a table that MariaDB keeps old
-        versions of, and for a key with labels that the catalogue can't tell.
+        versions of, and for labels that the server does not tell, or that are no key;
+        SourceBusyError if the table changes meanwhile.
         """
         name = (table.namespace, table.name)
         kind = connection.row(_TABLE, name)
@@ -101,13 +102,12 @@ class MySqlSchemaFinder:
                 "source.tables, or drop its old rows",
                 f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
             )
-        rows = connection.rows(_COLUMNS, name)
-        if not rows:
+        columns = self._columns(connection, table)
+        if not columns:
             return None
         key = tuple(row[0] for row in connection.rows(_KEY, name))
-        columns = tuple(self._column(connection, table, row) for row in rows)
         schema = self.schema(called or table, columns, key)
-        _check_labels(table, schema)
+        check_key(connection, table, schema)
         unfit = None if schema.key else unfit_key(self._keys, schema.table, schema.column_names)
         return MySqlFoundTable(schema, unfit)
 
@@ -178,6 +178,17 @@ class MySqlSchemaFinder:
             raise SourceError(f"the server does not tell the id of its collation {name}")
         return self._collations[name]
 
+    def _columns(self, connection: Connection, table: TableName) -> tuple[Column, ...]:
+        """All of them as they are now; () if there are none."""
+        for _ in range(_LOOKS):
+            rows = connection.rows(_COLUMNS, (table.namespace, table.name))
+            shown = [self._column(connection, table, row) for row in rows]
+            columns = [with_labels(connection, table, column) for column in shown]
+            found = tuple(column for column in columns if column is not None)
+            if len(found) == len(columns):
+                return found
+        raise SourceBusyError(f"{table} changes while it is looked up; it is tried again")
+
     def _column(self, connection: Connection, table: TableName, row: tuple[object, ...]) -> Column:
         name, data_type, column_type, octets, collation, nullable = row
         try:
@@ -200,27 +211,6 @@ class MySqlSchemaFinder:
     def surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
         """The surrogate key of a table of this name; () if ``source.keys`` has none that fits."""
         return surrogate_key(self._keys, table, present)
-
-
-def _check_labels(table: TableName, schema: TableSchema) -> None:
-    """Refuse a key of an ENUM or SET whose labels can't be told: the catalogue has no characters
-    beyond U+FFFF and gives question marks; of other character sets two labels may be one text.
-    """
-    for column in schema.columns:
-        if column.name not in schema.match_key or column.type_id not in (types.ENUM, types.SET):
-            continue
-        labels = types.labels(column)
-        wide = charset_of(types.collation(column)) in _BEYOND
-        if len(set(labels)) == len(labels) and not (wide and any("?" in each for each in labels)):
-            continue
-        name = quote_name(column.name)
-        raise TableRefusedError(
-            table,
-            f"its key has the column {name} {column.type_name}, of which the server does not tell "
-            "all labels as they are: some hold characters that its catalogue has not, and are "
-            "question marks there or alike. Rows of several keys would become one. Give it labels "
-            "without such characters and question marks, or leave the table out of source.tables",
-        )
 
 
 def expression_indexes(connection: Connection, table: TableName) -> list[str]:

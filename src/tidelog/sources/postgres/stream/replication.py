@@ -129,6 +129,10 @@ class ReplicationStream:
         row = self._query("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), lsn_value(row[2]), row[3])
 
+    def in_recovery(self) -> bool:
+        """Is the server a standby now? Only before `start`."""
+        return bool(self._query("SELECT pg_catalog.pg_is_in_recovery()")[0] == "t")
+
     def timeline_history(self, timeline: int) -> str:
         """The server's timeline history file. Only before `start`."""
         return self._query(f"TIMELINE_HISTORY {timeline}")[1]

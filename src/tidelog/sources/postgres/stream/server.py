@@ -48,10 +48,18 @@ def identify(
         if resume is not None and expected.timeline not in (0, source.timeline):
             _check_timeline(stream, expected.timeline, source.timeline, resume)
     if resume is not None and resume.acknowledge > found.flushed:
-        raise SourceChangedError(
+        beyond = (
             f"the event log ends at {lsn_text(resume.acknowledge)}, beyond the end of the "
-            f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
-            "backup. Begin a new event log and dump the tables again"
+            f"source's own log at {lsn_text(found.flushed)}: "
+        )
+        if stream.in_recovery():
+            raise SourceChangedError(
+                f"{beyond}source.url leads to a standby that is behind the server which was "
+                "captured. Wait until it has replayed so much, or correct source.url"
+            )
+        raise SourceChangedError(
+            f"{beyond}the server was restored from a backup. Begin a new event log and dump the "
+            "tables again"
         )
     return source
 
@@ -68,19 +76,28 @@ def check_database(source: SourceId, expected: SourceId) -> None:
 
 def check_same(stream: ReplicationStream, expected: SourceId) -> None:
     """Raises SourceChangedError if ``stream`` leads to another database than the ``expected`` one,
-    or to a former primary of it.
+    or to a server that a failover left behind.
     """
+    # SQL tells no standby's timeline before its next restartpoint: so this is a replication stream.
     found = stream.identify()
     check_database(SourceId("postgres", found.system, found.database), expected)
     if found.timeline < expected.timeline:
-        raise _former_primary(found.timeline, f"the event log holds timeline {expected.timeline}")
+        raise _left_behind(
+            stream, found.timeline, f"the event log holds timeline {expected.timeline}"
+        )
 
 
-def _former_primary(theirs: int, ours: str) -> SourceChangedError:
+def _left_behind(stream: ReplicationStream, theirs: int, ours: str) -> SourceChangedError:
+    where = f"the source is on timeline {theirs}, and {ours}: source.url leads to a "
+    if stream.in_recovery():
+        return SourceChangedError(
+            f"{where}standby that has not come to the failover which began the newer timeline: it "
+            "is behind, or follows a former primary. Wait until it has replayed it, let it follow "
+            "the new primary, or correct source.url"
+        )
     return SourceChangedError(
-        f"the source is on timeline {theirs}, and {ours}: source.url leads to a former "
-        "primary, which another server took the place of. Correct source.url, and let "
-        "applications write to the new one only"
+        f"{where}former primary, which another server took the place of. Correct source.url, and "
+        "let applications write to the new one only"
     )
 
 
@@ -90,7 +107,7 @@ def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: R
     where = f"the event log holds timeline {ours} up to {lsn_text(ours_to)}"
     if theirs < ours:
         # It has no history of what came after it, and would say so as if WAL were missing.
-        raise _former_primary(theirs, where)
+        raise _left_behind(stream, theirs, where)
     forked: int | None = None
     for line in stream.timeline_history(theirs).splitlines():
         fields = line.split()

@@ -15,6 +15,7 @@ And it must fit the table map. All else is an error that names table, position a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
+from tidelog.sources.mysql.catalogue.labels import in_doubt
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
     expression_indexes,
@@ -85,6 +87,7 @@ class LogSchemas:
         self._history = history
         self._connected = connected
         self._ahead = ahead
+        self._told: set[int] = set()  # versions whose labels were looked up
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
         """Is it one of MariaDB's sequences, which are logged as tables of one row?
@@ -127,6 +130,7 @@ class LogSchemas:
             schema = self._keyed(self._registry.get(noted))
             reason = misfit(schema, seen)
             if reason is None:
+                schema = self._with_labels(schema, seen, table, group)
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
@@ -185,6 +189,20 @@ class LogSchemas:
             known[old], known[new] = 0, version
         for table, version in known.items():
             self._history.note(table, position, version)
+
+    def _with_labels(
+        self, schema: TableSchema, seen: TableMapSeen, table: TableName, group: int
+    ) -> TableSchema:
+        """The schema, looked up once more if its labels have question marks: older versions noted
+        them as the catalogue shows them.
+        """
+        number = schema.schema_id
+        if number in self._told or not any(map(in_doubt, schema.columns)):
+            return schema
+        with suppress(TableRefusedError):  # altered since: what was noted is all that is known
+            schema = self._registry.register(self._found(seen, table, group, ""))
+        self._told |= {number, schema.schema_id}
+        return schema
 
     def _keyed(self, schema: TableSchema) -> TableSchema:
         """The schema with the surrogate key that it has none of: the table got its name since, or

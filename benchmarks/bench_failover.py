@@ -4,8 +4,11 @@ the new one's first.
 ``killed``    the leader is killed; the standby is on the same host
 ``handover``  `tidelog handover`
 ``sigterm``   the leader is stopped in order
+``vanished``  with ``--vanished SECONDS``, and alone: the leader's host vanishes; the lease is of so
+              many seconds. It is frozen for good: its connections stay, and nobody answers
 
-    python -m benchmarks.bench_failover [sqlite log] [--source NAME] [--runs 20] [--quick]
+    python -m benchmarks.bench_failover [sqlite log] [--source NAME] [--runs 20] [--vanished 10]
+                                        [--quick]
 
 Two captures as they are shipped, one leading, one standing by, over one source with some 200
 transactions a second of one row each; state in SQLite with the log on the disk, or both on S3Proxy
@@ -39,6 +42,8 @@ from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
 GOALS_S = {"killed": 2.0, "handover": 1.0, "sigterm": 1.0}
+VANISHED, BEYOND_LEASE_S = "vanished", 3.0
+SIGNALS = {"killed": signal.SIGKILL, "sigterm": signal.SIGTERM, VANISHED: signal.SIGSTOP}
 PAUSE_S = 0.005
 SETTLED_S = 1.0
 SOURCES = ("postgres", "mysql", "mariadb")
@@ -88,7 +93,7 @@ class Pair:
         if how == "handover":
             app.hand_over(self.config, None, timeout_s=60)
         else:
-            leader.send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
+            leader.send_signal(SIGNALS[how])
         found: list[int] = []
 
         def gone_on() -> bool:
@@ -99,6 +104,8 @@ class Pair:
             return bool(found)
 
         wait_for(gone_on)
+        if how == VANISHED:
+            leader.kill()
         if how != "handover":
             leader.wait(60)
             del self.running[leader.pid]
@@ -157,7 +164,8 @@ def writing(connect: Connect) -> Iterator[None]:
 
 
 @contextmanager
-def pair(store: str, kind: str) -> Iterator[Pair]:
+def pair(store: str, kind: str, lease_s: float | None) -> Iterator[Pair]:
+    """``lease_s``: None: as it is shipped."""
     with ExitStack() as opened:
         here, connect = opened.enter_context(source(kind))
         files, options = here.directory / "log", ""
@@ -172,6 +180,8 @@ def pair(store: str, kind: str) -> Iterator[Pair]:
             files, kept = s3.files("bench"), []
         # A segment that is rolled up tells no more when its records came.
         lines[1:] = [f"log: {{path: {place}, rollup_bytes: 0{options}}}", *kept]
+        if lease_s is not None:
+            lines.append(f"capture: {{lease_ms: {int(lease_s * 1000)}}}")
         here.config_file.write_text("\n".join(lines) + "\n")
         made = Pair(here, files)
         opened.callback(made.close)
@@ -179,9 +189,11 @@ def pair(store: str, kind: str) -> Iterator[Pair]:
         yield made
 
 
-def measure(store: str, kind: str, runs: int) -> list[Row]:
-    gaps: dict[str, list[float]] = {how: [] for how in GOALS_S}
-    with pair(store, kind) as both:
+def measure(store: str, kind: str, runs: int, lease_s: float | None) -> list[Row]:
+    """``lease_s``: of leaders whose hosts vanish; None: none does."""
+    goals_s = GOALS_S if lease_s is None else {VANISHED: lease_s + BEYOND_LEASE_S}
+    gaps: dict[str, list[float]] = {how: [] for how in goals_s}
+    with pair(store, kind, lease_s) as both:
         both.start()
         wait_for(lambda: both.leader() is not None)
         for _ in range(runs):
@@ -192,7 +204,7 @@ def measure(store: str, kind: str, runs: int) -> list[Row]:
                     flush=True,
                 )
     rows, place = [], "SQLite" if store == "sqlite" else "`log:` on S3Proxy"
-    for how, goal_s in GOALS_S.items():
+    for how, goal_s in goals_s.items():
         p50, p99, most = np.percentile(gaps[how], [50, 99, 100])
         rows.append(
             Row(
@@ -211,11 +223,18 @@ def main() -> None:
     parser.add_argument("stores", nargs="*", help="sqlite, log; default: both")
     parser.add_argument("--source", choices=SOURCES, default="postgres")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--vanished", type=float, metavar="SECONDS", help="the lease's length")
     parser.add_argument("--quick", action="store_true", help="one run of each in SQLite")
     arguments = parser.parse_args()
     stores = arguments.stores or (["sqlite"] if arguments.quick else ["sqlite", "log"])
     runs = 1 if arguments.quick else arguments.runs
-    show([row for store in stores for row in measure(store, arguments.source, runs)])
+    show(
+        [
+            row
+            for store in stores
+            for row in measure(store, arguments.source, runs, arguments.vanished)
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@
      │    ├── AppendRaceLostError  another writer owns the tail                     restart
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
      │    └── StorageError     disk full, I/O error, object store away              retry
-     │         └── OutcomeUnknownError  no answer to a put: it may happen still     retry
+     │         ├── OutcomeUnknownError  no answer to a put: it may happen still     retry
+     │         └── AccessRefusedError  wrong credentials or no bucket; also a StateError
+     │                                                         at a start stop, exit 2; else retry
      ├── LeaseLostError                                                             restart
      ├── TransitionError       a state met what its table lacks: a mistake of ours  restart
      ├── StateError            the state store failed                               retry
@@ -239,6 +241,16 @@ class StateError(TidelogError):
 
 class StateConflictError(StateError):
     """A compare-and-set on a state document found another version."""
+
+
+class AccessRefusedError(StorageError, StateError):
+    """An object store, which holds event log or state, does not let us in, or lacks the bucket.
+
+    Whoever starts, and commands, end by it. What has begun tries again: credentials may be about to
+    be renewed.
+    """
+
+    exit_code = 2
 
 
 class IncompleteDumpError(TidelogError):

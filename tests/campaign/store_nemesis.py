@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from kazoo.handlers.threading import KazooTimeoutError
+from tests.campaign import sessions
 from tests.campaign.nemesis import AMID_S, Nemesis, until
 from tests.support.zookeeper_ensemble import start_all
 
 ALWAYS = 1_000_000
 SHARES = (0.2, 0.9)
 QUORUM = 2
+SESSION_S = 8.0
+"""A client that is not cut off connects again within this time, and is told."""
 ENSEMBLE, BUCKET = "ensemble", "bucket"
 STORE_KINDS = {
     "lose a member": "one of three ZooKeepers is killed, and started later",
     "lose the quorum": "two of three ZooKeepers are killed, and started later",
+    "expire the sessions": "ZooKeeper ends the leader's sessions, as if it were unheard too long",
     "answer 503": "a share of the requests to the bucket is answered by 503",
     "lose answers": "a share of the requests to the bucket is carried out, and not answered",
 }
@@ -45,6 +50,24 @@ class StoreNemesis(Nemesis):
         self._note(f"{', '.join(member.title for member in lost)} killed")
         seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
         return self._begin(ENSEMBLE, seconds, lambda: start_all(lost))
+
+    def _expire_the_sessions(self) -> bool:
+        """Struck are only those whose clients were told."""
+        members = self._place.members
+        host = self._leading() if members and not self._is_away(ENSEMBLE) else None
+        if host is None or host.capture is None:
+            return False
+        hosts = ",".join(f"127.0.0.1:{member.port}" for member in members)
+        directory, process = host.directory, host.capture.pid
+        ended = sessions.living(directory, process)
+        try:
+            for session in ended:
+                sessions.expire(hosts, session)
+        except KazooTimeoutError:  # the nemesis has just restarted all of them
+            return False
+        met = until(lambda: sessions.have_expired(directory, process, ended) or None, SESSION_S)
+        self._note(f"{len(ended)} sessions of {host.name} expired{'' if met else ', unmet'}")
+        return bool(ended and met)
 
     def _answer_503(self) -> bool:
         return self._disturb_the_bucket("busy")

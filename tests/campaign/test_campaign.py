@@ -152,6 +152,7 @@ def test_a_short_campaign_on_disks_that_fail(
     ("state", "kinds"),
     [
         ("zookeeper", ("lose a member", "lose the quorum")),
+        ("zookeeper", ("expire the sessions",)),
         ("log", ("answer 503", "lose answers")),
         ("postgresql", ("slow the disk",)),
     ],

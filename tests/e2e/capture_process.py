@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import switches, witness
+from tests.campaign import sessions, switches, witness
 from tests.e2e import engine_program
 
 from tidelog import app
@@ -72,6 +72,7 @@ def _capture(
             _move_to(host)
             witness.install(Path(config).parent)
             switches.install(Path(config).parent)
+            sessions.install(Path(config).parent)
             faulthandler.register(signal.SIGUSR1)  # what it does, for whoever finds it stuck
         if int(window_ms):
             _widen_windows(_wait(int(window_ms) / 1000))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import count
+from pathlib import Path
 
 import psycopg
 import pytest
+from tests.campaign import sessions
 from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
@@ -19,6 +22,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.eventlog.storage import objects
 from tidelog.state.opening import open_election, open_state
+from tidelog.state.zookeeper import ZooKeeperConnection
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
@@ -130,6 +134,35 @@ def test_a_suspended_session_is_acted_under_until_the_deadline_and_never_after(
         assert lease is not None
         assert lease.epoch == 2
         assert state.get("a").value == 1
+
+
+def test_a_session_that_expires_ends_no_lease(
+    zookeeper: ZooKeeperServer, zookeeper_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ZooKeeperConnection, "_begin", ZooKeeperConnection._begin)
+    sessions.install(tmp_path)
+    with (
+        closing(open_election(zookeeper_url, "capture", "a", 10)) as election,
+        closing(open_state(zookeeper_url)) as state,
+    ):
+        state.put("a", 1, 0)
+        keeper = LeaseKeeper(election, election.acquire(), 0.2)
+        living = sessions.living(tmp_path, os.getpid())
+        assert len(living) == 2
+        for session in living:
+            sessions.expire(zookeeper.hosts, session)
+        until = time.monotonic() + 20
+        while not sessions.have_expired(tmp_path, os.getpid(), living):
+            assert time.monotonic() < until, "the clients were not told"
+            time.sleep(0.05)
+        renewals = keeper.summary()["renewals"]
+        while keeper.summary()["renewals"] < renewals + 2:
+            keeper.check()
+            time.sleep(0.05)
+        assert state.put("a", 2, 1) == 2
+        assert keeper.lease.epoch == 1
+        assert len(sessions.living(tmp_path, os.getpid())) == 2
+        keeper.release()
 
 
 def test_a_server_that_comes_back_is_used_again_and_nothing_is_missing(zookeeper, zookeeper_url):

@@ -15,7 +15,8 @@ from tests.support.s3 import S3Server
 
 from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 
-_BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_END = b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_ANSWERS = {"busy": b"HTTP/1.1 503 Slow Down" + _END, "forbid": b"HTTP/1.1 403 Forbidden" + _END}
 
 
 class FaultyNetwork(Proxy):
@@ -28,6 +29,7 @@ class FaultyNetwork(Proxy):
     ``request``, as often as ``times`` says, or a ``share`` of these:
 
     - ``busy``: the request is answered by 503 and not forwarded.
+    - ``forbid``: the same by 403.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     """
@@ -72,8 +74,8 @@ class FaultyNetwork(Proxy):
                     return
                 self.asked.append(request.partition(b"\r\n")[0].decode())
                 fault = self._fault_of(request)
-                if fault == "busy":
-                    client.sendall(_BUSY)
+                if fault in _ANSWERS:
+                    client.sendall(_ANSWERS[fault])
                     return
                 if fault == "delay":
                     self.delayed.append(request)

@@ -1,4 +1,4 @@
-"""``tidelog pipeline`` as a process with a JVM and workers of its own."""
+"""``tidelog pipeline``, or `run`, as a process with a JVM and workers of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from tidelog.system.failpoints import ENVIRONMENT_VARIABLE
 class Delivering:
     """Starts it."""
 
-    def __init__(self, config: Path, log_file: Path, failpoint: str = "") -> None:
+    def __init__(
+        self, config: Path, log_file: Path, failpoint: str = "", command: str = "pipeline"
+    ) -> None:
         self.log_file = log_file
         with log_file.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidelog", "pipeline", str(config), "--json"],
+                [sys.executable, "-m", "tidelog", command, str(config), "--json"],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, ENVIRONMENT_VARIABLE: failpoint},

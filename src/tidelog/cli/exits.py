@@ -54,7 +54,7 @@ def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, TidelogError):
         message, code = str(error), error.exit_code
-        advice = _ADVICE.get(error.policy)
+        advice = _ADVICE.get(error.policy) if code == EXIT_FAILED else None
         terminal.complain(f"{message} ({advice})" if advice else message)
     else:
         # The exception's own text may hold cell values: show where it happened, not what it says.

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from tidelog.errors import ConfigError, OutcomeUnknownError, StateError, StorageError
+from tidelog.errors import (
+    AccessRefusedError,
+    ConfigError,
+    OutcomeUnknownError,
+    StateError,
+    StorageError,
+)
 from tidelog.eventlog.storage.opening import options_of
 from tidelog.model.log_places import is_url
 from tidelog.state.documents import Documents, NoAnswerError
@@ -66,6 +72,8 @@ class ObjectRegister:
 def _state_errors() -> Iterator[None]:
     try:
         yield
+    except AccessRefusedError:
+        raise
     except OutcomeUnknownError as error:
         raise NoAnswerError(str(error)) from None
     except StorageError as error:

@@ -16,6 +16,7 @@ from tidelog.app.capture.read_at_start import read_ahead
 from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
+from tidelog.app.first_look import look_first, patiently
 from tidelog.app.log_location import log_place, start_offset
 from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_serving
@@ -127,6 +128,10 @@ class Capture:
             known.stand_by(False)
             return self._open_session(state, keeper, on_status, serving, election, known)
 
+        def looked() -> bool:
+            look_first(config, state)
+            return True
+
         serving: Serving | None = None
         alerts: Alerts | None = None
         try:
@@ -137,6 +142,8 @@ class Capture:
             )
             serving.start()
             with known:
+                if not patiently(looked, stop, on_state):
+                    return
                 while True:
                     try:
                         lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)

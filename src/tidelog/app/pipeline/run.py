@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
+from tidelog.app.first_look import look_first, patiently
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.pipeline.installed import check_installed, check_spark
@@ -18,8 +19,8 @@ from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
-from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -99,20 +100,15 @@ def pipeline(
     check_installed(config.outputs)
     check_spark(config)
     check_apart(config)
-    path = log_place(config)
-    while not EventLog.exists(path):
-        if once or stop_event.wait(0.5):
-            if once:
-                raise EventLogError(f"{path} holds no event log yet; `tidelog capture` begins one")
-            return
-    from tidelog.app.pipeline.leading import PipelineSession, check_places
+    from tidelog.app.pipeline.leading import PipelineSession
 
-    check_places(config)
-    on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-    spark = _Spark(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))
+        if not _may_start(config, state, once, on_progress, stop_event):
+            return
+        on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
+        spark = _Spark(config)
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
         )
@@ -155,6 +151,40 @@ def pipeline(
                 what=f"process of the pipeline {name}",
                 on_lease=file.told,
             )
+
+
+def _may_start(
+    config: Config,
+    state: StateStore,
+    once: bool,
+    on_progress: OnStatus,
+    stop_event: threading.Event,
+) -> bool:
+    """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
+
+    Raises TidelogError: what needs a person.
+    """
+    from tidelog.app.pipeline.leading import check_places
+
+    told = False
+
+    def ask() -> bool:
+        nonlocal told
+        if look_first(config, state):
+            check_places(config)
+            return True
+        lacks = f"{log_place(config)} holds no event log yet; `tidelog capture` begins one"
+        if once:
+            raise EventLogError(lacks)
+        if not told:
+            on_progress({"role": "starting", "reason": lacks})
+        told = True
+        return False
+
+    def on_state(role: str, reason: str) -> None:
+        on_progress({"role": role, "reason": reason, "leader": None})
+
+    return ask() if once else patiently(ask, stop_event, on_state)
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:

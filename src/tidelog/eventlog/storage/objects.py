@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +23,7 @@ from tidelog.errors import (
     StorageError,
     UsageError,
 )
+from tidelog.eventlog.storage.object_refusals import reason_of, storage_error
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.extras import missing_extra
@@ -74,7 +74,6 @@ _REFUSED: Final = (
     refusals.InvalidPathError,
     FileNotFoundError,
 )
-_CODE = re.compile(r"<Code>(\w+)</Code>")
 _Answer = TypeVar("_Answer")
 
 
@@ -124,11 +123,11 @@ class ObjectStorage:
         def put() -> Tag | None:
             try:
                 return self._put(name, data, "create" if expected is None else _version(expected))
-            except (
-                refusals.AlreadyExistsError,
-                refusals.PreconditionError,
-                FileNotFoundError,
-            ):
+            except (refusals.AlreadyExistsError, refusals.PreconditionError):
+                return None
+            except FileNotFoundError:
+                if expected is None:  # it is the bucket that is not there
+                    raise
                 return None
 
         tag = self._write("replace", name, put, guard, _OF_REPLACE)
@@ -304,10 +303,7 @@ class ObjectStorage:
             raise self._refused(verb, name, error) from None
 
     def _refused(self, verb: str, name: str, error: BaseException) -> StorageError:
-        return StorageError(
-            f"cannot {verb} {self.url}/{name}: {_reason(error)}. Check the endpoint, the network, "
-            "and that the credentials may read, list, write and delete there."
-        )
+        return storage_error(f"cannot {verb} {self.url}/{name}", error)
 
     def _unconditional(self, header: str) -> UsageError:
         return UsageError(
@@ -335,17 +331,7 @@ def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> Ob
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
         )
     except refusals.BaseError as error:
-        raise UsageError(f"the event log's place {url}: {_reason(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
-    """Without the client's inner parts, and without the server's document: of a refused request
-    that may hold what was signed, a session's token among it.
-    """
-    text = str(error)
-    reason = text.partition("\n")[0].partition("<")[0].strip(" :") or type(error).__name__
-    code = _CODE.search(text)
-    return reason if code is None else f"{reason} ({code[1]})"
+        raise UsageError(f"the event log's place {url}: {reason_of(error)}") from None
 
 
 def _of_client(value: str) -> bool | str:

@@ -1,0 +1,36 @@
+"""What an object store refuses a request with, for people."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidelog.errors import AccessRefusedError, StorageError
+
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_NOT_LET_IN: Final = re.compile(r"status code: (401|403|404)\b")
+"""404: of the bucket. That an object is not there is an answer, and comes not here."""
+
+
+def storage_error(what: str, error: BaseException) -> StorageError:
+    """``what``: could not be done."""
+    reason = reason_of(error)
+    if _NOT_LET_IN.search(reason):
+        return AccessRefusedError(
+            f"{what}: {reason}. Check the bucket's name, the endpoint, and that the credentials "
+            "may read, list, write and delete there."
+        )
+    return StorageError(
+        f"{what}: {reason}. Check the endpoint, the network, and that the credentials may read, "
+        "list, write and delete there."
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """Without the client's inner parts, and without the server's document: of a refused request
+    that may hold what was signed, a session's token among it.
+    """
+    text = str(error)
+    reason = text.partition("\n")[0].partition("<")[0].strip(" :") or type(error).__name__
+    code = _CODE.search(text)
+    return reason if code is None else f"{reason} ({code[1]})"

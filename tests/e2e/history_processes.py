@@ -79,8 +79,8 @@ class Collector(threading.Thread):
             self.next = end
 
     @property
-    def refetch(self) -> list[tuple[int, int]]:
-        return [(p.first, p.next) for p in self.placed.values() if p.meta.dump_id == REFETCH]
+    def refetch(self) -> list[PlacedChunk]:
+        return [placed for placed in self.placed.values() if placed.meta.dump_id == REFETCH]
 
     def stop(self) -> None:
         self._stopping.set()

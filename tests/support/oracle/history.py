@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.support.oracle.dumps import ChunkRules, DumpError
+from tests.support.oracle.dumps import ChunkRules, DumpError, PlacedChunk
 from tests.support.oracle.values import UNCHANGED, Change, Key, Row, Transaction, Value
 
 Rows = dict[Key, Row]
@@ -82,6 +82,13 @@ def filled(new: Row, before: Row) -> Row:
     return {n: before.get(n) if value == UNCHANGED else value for n, value in new.items()}
 
 
+def _made_good(record: Change) -> set[Key]:
+    """The keys that a change leaves without a row, or with one that lacks no column."""
+    whole = record.new is not None and UNCHANGED not in record.new.values()
+    keys = {record.old_key} if record.old_key != record.new_key else set()
+    return {key for key in keys | ({record.new_key} if whole else set()) if key is not None}
+
+
 def check_audit(truth: Sequence[Transaction]) -> None:
     """Do the log's second reader and the application agree on what was committed? Else the oracle
     is no oracle.
@@ -145,8 +152,8 @@ class SourceHistory:
         self.records = records
         self._same = same
         self._chunks = chunks
-        self.refetch: Sequence[tuple[int, int]] = ()
-        """Offsets ``[start, end)`` of chunks that complete keys whose records lacked columns."""
+        self.refetch: Sequence[PlacedChunk] = ()
+        """Chunks of keys whose records lacked columns."""
         self._completed: dict[tuple[str, str], tuple[int, Rows]] = {}
         self._before = [t for t in truth if t.position < begin]
         self._after = [t for t in truth if t.position >= begin]
@@ -374,8 +381,11 @@ class SourceHistory:
 
     def _reread_after(self, table: str, offset: int) -> set[Key]:
         """Keys about to be completed: rows came or moved to them by records that lack columns. One
-        may have gone again before it is read; then it is said to be absent.
+        may have gone again before it is read; then it is said to be absent. Or the log makes good
+        what the next reread would have, and supersedes what that has read.
         """
+        rereads = [each for each in self.refetch if each.meta.table == table]
+        next_end = min((each.next for each in rereads if each.next > offset), default=offset)
         moved: set[Key] = set()
         coming: set[Key] = set()
         for record in self.records:
@@ -383,9 +393,11 @@ class SourceHistory:
                 continue
             if record.offset > offset:
                 key = record.old_key if record.op == "a" else record.new_key
-                reread = any(a <= record.offset < b for a, b in self.refetch)
-                if record.op in ("r", "a") and key is not None and reread:
-                    coming.add(key)
+                if record.op in ("r", "a"):
+                    if key is not None and any(e.first <= record.offset < e.next for e in rereads):
+                        coming.add(key)
+                elif record.offset < next_end:
+                    coming |= moved if record.op == "T" else _made_good(record)
             elif record.new_key is None:
                 continue
             elif UNCHANGED not in record.new.values():  # type: ignore[union-attr]

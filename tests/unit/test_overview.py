@@ -479,6 +479,14 @@ def test_no_end_of_a_dump_is_told_that_nobody_knows(unknown: dict[str, Any]) -> 
     assert (found.estimated_rows, found.left_s) == (None, None)
 
 
+def test_a_table_that_was_read_up_to_its_estimate_ends_soon() -> None:
+    """It has not ended before another chunk found nothing, or the last one's window closed."""
+    full = table(rows_read=100, estimated_rows=100, started_ms=NOW_MS - 10_000)
+    rest = table("public.u", status="pending", estimated_rows=100)
+    found = overview(status(**dump(full, rest)), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (200, pytest.approx(10.0, abs=1))
+
+
 def test_tables_that_have_not_begun_are_as_large_as_the_others() -> None:
     known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
     found = overview(status(**dump(known, table("public.u", status="pending"))), NOW_MS).dumps[0]

@@ -253,4 +253,4 @@ def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None
         return 0  # it was empty
     estimated = estimated or last
     # One that was read beyond its estimate has an end that nobody knows.
-    return estimated if estimated and estimated > table.get("rows_read", 0) else None
+    return estimated if estimated and estimated >= table.get("rows_read", 0) else None

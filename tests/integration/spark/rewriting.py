@@ -16,6 +16,8 @@ TABLE = "public.t"
 KEYS, THEIRS = 60, 1_000
 """Keys that the source changes, and one that it leaves alone."""
 AT_LEAST, AT_MOST_S = 12, 240.0
+LOST = ("oncurrent", "CommitFailed", "ValidationException")
+"""Whose commit came second: Delta's exceptions, and Iceberg's."""
 
 
 class Loop:
@@ -34,7 +36,7 @@ class Loop:
                 self._work(self.done + 1)
                 self.done += 1
             except Exception as error:  # noqa: BLE001 - whatever Spark raises
-                if "oncurrent" not in str(error) and "CommitFailed" not in str(error):
+                if not any(sign in str(error) for sign in LOST):
                     self.failure = error
                     return
                 self.lost += 1

@@ -25,6 +25,10 @@ class PathProxy(Proxy):
         self._refuses = True
         self.cut()
 
+    def lead_to(self, port: int) -> None:
+        """New connections lead to this port; what is open stays."""
+        self._target = port
+
     def silence(self) -> None:
         """Bring nothing more to its end. Connections stay, and new ones get no answer."""
         self._flows.clear()

@@ -68,7 +68,8 @@ def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sour
     position = records.column("position")
     number = pc.shift_right(position, OFFSET_BITS)
     offset = pc.subtract(position, pc.shift_left(number, OFFSET_BITS))
-    name = pc.utf8_lpad(number.cast(pa.string()), _FILE_DIGITS, "0")
+    of_server = pc.subtract(number, source.timeline)
+    name = pc.utf8_lpad(of_server.cast(pa.string()), _FILE_DIGITS, "0")
     return SourceBlock(
         source.kind,
         table.namespace,

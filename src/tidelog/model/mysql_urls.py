@@ -34,12 +34,15 @@ class ServerPin:
 
     Attributes:
         server: None: any; else `Connection.server` of the one. Set by the reader of the log.
+        shift: what is added to the number of one of its binlog files, for the file's number in
+            positions: those of a server that was promoted go on behind those of the one before.
     """
 
-    __slots__ = ("server",)
+    __slots__ = ("server", "shift")
 
     def __init__(self) -> None:
         self.server: str | None = None
+        self.shift = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,21 @@ class Resume:
     ``acknowledge``: the source may forget everything before this position (a commit's end).
     A record is already durable, and is skipped, if its ``(position, ordinal)`` is not above
     ``(position, ordinal)``.
+
+    Positions are of one server. Where transactions have names that hold on all servers (GTIDs of
+    MySQL and MariaDB), these say it for another one: ``executed`` are those before ``acknowledge``
+    and before the one at ``position``; ``begun`` is that one where it may not be durable as a
+    whole. Empty: they are not known.
     """
 
     acknowledge: int
     position: int
     ordinal: int
+    executed: str = ""
+    begun: str = ""
 
     def to_json(self) -> list[int]:
+        """Of the positions."""
         return [self.acknowledge, self.position, self.ordinal]
 
 

@@ -140,15 +140,34 @@ LogEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SourceId:
-    """Which log this is. All but ``timeline`` must never change under one event log."""
+    """Which log this is. ``kind``, ``system`` and ``database`` never change under one event log.
+
+    Attributes:
+        kind: of source.
+        system: the server, or the one that the event log began with where a replica was promoted
+            since (MySQL, MariaDB).
+        database: if a log is of one.
+        timeline: PostgreSQL: the server's. MySQL, MariaDB: what is added to the number of a binlog
+            file, so that positions grow over a promotion.
+        server: the server whose log it is, if it is not ``system``.
+    """
 
     kind: str
     system: str
     database: str
     timeline: int = 0
+    server: str = ""
+
+    @property
+    def member(self) -> str:
+        """The server whose log it is."""
+        return self.server or self.system
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        told = {name: getattr(self, name) for name in self.__slots__}
+        if not self.server:
+            del told["server"]  # versions before it read such logs, too
+        return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,6 @@ from tidelog.state.sqlite import SqliteState
 pytestmark = pytest.mark.integration
 
 
-class Address(PathProxy):
-    """That of a service, behind which another server may come to stand."""
-
-    def lead_to(self, port: int) -> None:
-        """New connections lead to this port; what is open stays."""
-        self._target = port
-
-
 @pytest.fixture
 def other(mysql_family: MySqlFamilyServer) -> Iterator[MySqlFamilyServer]:
     with type(mysql_family)() as server:
@@ -48,7 +40,7 @@ def test_nothing_is_read_from_another_server_than_the_logs(
         server.execute(f"CREATE TABLE {name}.t (a int PRIMARY KEY)")
         server.execute(f"INSERT INTO {name}.t VALUES ({value})")
     request = ChunkRequest(table)
-    with Address(mysql_family.port) as address:
+    with PathProxy(mysql_family.port) as address:
         url = mysql_family.url.replace(f":{mysql_family.port}", f":{address.port}")
         source = {"kind": mysql_family.flavour, "url": url, "tables": [f"{name}.*"]}
         config = parse_config(

@@ -252,7 +252,7 @@ class Capture:
             reader=reader,
             windows=windows,
             coordinator=coordinator,
-            log=Counted(writer, activity),
+            log=Counted(writer, activity, parts.located),
             emitted=EmittedTransactions(log),
             resume=begin,
             options=options,

@@ -68,7 +68,8 @@ class Gaps:
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             begin = self._behind(writer.resume, state, reader, writer)
         else:
-            if writer.resume is None:
+            writer.source = reader.identify()
+            if begin != writer.resume:  # the first one, or of another server
                 writer.append_position(begin)
         state.delete(CONSENT_KEY)  # it was given for this start
         state.delete(GIVEN_UP_KEY)
@@ -82,6 +83,7 @@ class Gaps:
         begin = reader.start_over(missed)
         # What was appended stays appended: the log's end never moves backward.
         begin = reader.start(replace(begin, position=missed.position, ordinal=missed.ordinal))
+        writer.source = reader.identify()
         self.passed_ms = time.time_ns() // 1_000_000
         state.put(PASSED_KEY, {"at_ms": self.passed_ms}, None)
         writer.append_control({"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge})

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.kinds.adapters import SOURCE_KINDS
+from tidelog.model.records import Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -61,6 +62,8 @@ class SourceParts:
         open_reader: a new reader of chunks, over connections of its own.
         open_blocking: a new reader for a blocking dump of these tables.
         publish: brings what the source publishes in step with the patterns.
+        located: adds to a place in the log what holds on the source's other servers, too. Only of
+            kinds that can.
         who_is_open: a sentence about the oldest open transactions; empty: they hold up nothing.
         forget_log: has the source keep no log any more for capture, whose reader is closed; what is
             written from then on is lost to it. Only of kinds that can.
@@ -71,6 +74,7 @@ class SourceParts:
     open_reader: Callable[[], ChunkReader]
     open_blocking: Callable[[Sequence[TableName]], BlockingReader]
     publish: Callable[[], Published]
+    located: Callable[[Resume], Resume] = lambda resume: resume
     who_is_open: Callable[[], str] = lambda: ""
     forget_log: Callable[[], None] = lambda: None
 

@@ -36,6 +36,7 @@ from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
+from tidelog.sources.mysql.stream.executed import LoggedGtids
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START
@@ -60,6 +61,7 @@ class MySqlKind:
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         # The reader of the log tells those of chunks what it has seen.
         self._seen = SeenGtids()
+        self._logged = LoggedGtids()
 
     def prepare(self) -> None:
         packets.prepare()
@@ -84,6 +86,7 @@ class MySqlKind:
             keys=source.keys,
             expected=expected,
             seen=self._seen,
+            logged=self._logged,
             watch_cascades=source.cascades != "accept",
         )
 
@@ -124,6 +127,7 @@ class MySqlKind:
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
+            located=self._logged.located,
         )
 
     def catalogue(self) -> MySqlCatalogue:
@@ -178,7 +182,8 @@ class MySqlKind:
             connect(self._url, purpose="identity") as connection,
             translated("asking who the source is"),
         ):
-            check_same(identify(connection), expected)
+            check_same(identify(connection, expected), expected)
+        self._url.pin.shift = expected.timeline  # of positions that are asked for from now on
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:

@@ -12,7 +12,7 @@ from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.pipeline.run import session
-from tidelog.app.sources.kinds import source_kind
+from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.app.verify.noting import note
@@ -74,7 +74,7 @@ def verify(
     try:
         kind.check_source(log.captured_from)  # its rows are no others'
         chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
-        source = ComparedSource(config)
+        source = ComparedSource(config, kind)
         try:
             on_progress({"stage": "Spark starts"})
             spark = _session(config)
@@ -157,11 +157,11 @@ def _compared(
 class ComparedSource:
     """`tidelog.verify.compare.Source` over a configured source and its event log."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, kind: SourceKind) -> None:
         self._path = log_place(config)
         self.log = EventLog.open(self._path)
         self.open_reader = OpenReader(config)
-        self._kind = source_kind(config)
+        self._kind = kind
         self._pause_s = config.dump.delay_ms / 1000
         self._readers: list[DigestReader] = [
             self._kind.digests() for _ in range(min(2, config.dump.parallelism))

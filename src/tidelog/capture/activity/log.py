@@ -127,18 +127,26 @@ def _told(day: Day, table: str, kind: str, fall: Fall) -> dict[str, Any]:
 
 
 class Counted:
-    """An `Appender` whose records are counted, once they are durable."""
+    """An `Appender` whose records are counted, once they are durable. ``located``: see
+    `tidelog.app.sources.kinds.SourceParts`.
+    """
 
-    def __init__(self, log: Appender, activity: Activity) -> None:
+    def __init__(
+        self,
+        log: Appender,
+        activity: Activity,
+        located: Callable[[Resume], Resume] = lambda resume: resume,
+    ) -> None:
         self._log = log
         self._activity = activity
+        self._located = located
 
     @property
     def next_offset(self) -> int:
         return self._log.next_offset
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended:
-        appended = self._log.append_log(batches, resume)
+        appended = self._log.append_log(batches, self._located(resume))
         self._activity.count(batches)
         return appended
 
@@ -151,4 +159,4 @@ class Counted:
         return self._log.append_control(message)
 
     def append_position(self, resume: Resume) -> Appended:
-        return self._log.append_position(resume)
+        return self._log.append_position(self._located(resume))

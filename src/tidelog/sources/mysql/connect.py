@@ -17,7 +17,7 @@ import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import ConnectionLostError
-from tidelog.model.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
+from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Connection(_Base):
         version: e.g. (8, 0, 36); version_text: as the server says it.
         connection_id: the server's number of the session, e.g. for KILL.
         server: tells servers apart that one URL may lead to: host name, port, server_id.
+        pin: of its URL.
     """
 
     flavor: Flavor
@@ -109,6 +110,7 @@ class Connection(_Base):
     version_text: str
     connection_id: int
     server: str
+    pin: ServerPin
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         """PyMySQL asks for one; without options it would load the system's authorities each time,
@@ -212,6 +214,7 @@ def connect(
             **options,
         )
         connection.encoding = _TEXTS
+        connection.pin = found.pin
         _describe(connection)
         connection.rows(_set_statement(connection, settings or {}))
         connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")

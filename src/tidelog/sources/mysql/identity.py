@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from dataclasses import replace
 
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES, EventType
 from tidelog.codecs.mysql.binlog.position import text, unpack
@@ -28,19 +29,22 @@ from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 _ANEW = "begin a new event log and dump the tables again"
 
 
-def identify(connection: Connection) -> SourceId:
-    """Who the server is. Raises PyMySQL's errors."""
+def identify(connection: Connection, expected: SourceId | None = None) -> SourceId:
+    """Who the server is: of the system that the event log was captured from (``expected``), if it
+    is of its kind. Whether it has that system's data is not asked. Raises PyMySQL's errors.
+    """
     if connection.flavor is Flavor.MYSQL:
-        system = str(connection.value("SELECT @@GLOBAL.server_uuid"))
+        server = str(connection.value("SELECT @@GLOBAL.server_uuid"))
     else:
-        system = f"server-id-{connection.value('SELECT @@GLOBAL.server_id')}"
-    return SourceId(connection.flavor.value, system, database="", timeline=0)
+        server = f"server-id-{connection.value('SELECT @@GLOBAL.server_id')}"
+    kind = connection.flavor.value
+    if expected is None or expected.kind != kind:
+        return SourceId(kind, server, database="", timeline=0)
+    named = "" if server == expected.system else server
+    return replace(expected, server=named)
 
 
 def check_log(
-    connection: Connection,
-    source: SourceId,
-    expected: SourceId | None,
     files: LogFiles,
     resume: Resume | None,
     end: int,
@@ -48,11 +52,9 @@ def check_log(
     """Raise unless the server's log goes on where ``resume`` ends.
 
     Raises:
-        SourceChangedError: another server, or its log began anew.
+        SourceChangedError: its log began anew.
         GapError: what follows ``resume`` was purged.
     """
-    if expected is not None:
-        check_same(source, expected)
     if resume is None:
         return
     number, offset = unpack(resume.acknowledge)
@@ -80,13 +82,11 @@ def check_log(
 
 def check_same(source: SourceId, expected: SourceId) -> None:
     """Raises SourceChangedError if they are not the same server."""
-    if (expected.kind, expected.system) != (source.kind, source.system):
+    if source.kind != expected.kind or source.member != expected.member:
         raise SourceChangedError(
-            f"the event log holds {expected.kind} server {expected.system}, but source.url leads "
-            f"to {source.kind} server {source.system}, whose binlog has positions of its own: "
-            f"correct source.url, or {_ANEW}. Before a replica that was promoted is captured, "
-            "compare its executed GTIDs with those of the old server: what only the old one had is "
-            "lost"
+            f"the event log ends with {expected.kind} server {expected.member}, but source.url "
+            f"leads to {source.kind} server {source.member}: correct source.url, or wait until "
+            "capture goes on there"
         )
 
 

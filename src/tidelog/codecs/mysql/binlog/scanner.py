@@ -82,10 +82,11 @@ class BinlogScanner:
         flavor: which server writes the log.
         resume: records up to its ``(position, ordinal)`` are skipped; None: nothing is.
         checksum: events end in a CRC32 until a format description says otherwise.
-        file_number: of the file that the stream begins in.
+        file_number: of the file that the stream begins in, as positions have it.
         offset: in it, where the stream begins: a group boundary.
         as_of: yield the rows of prepared XA groups, as of the group that committed them.
         server_version: of the server that wrote the file, until a format description tells it.
+        shift: what file numbers of positions are ahead of those in the files' names.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class BinlogScanner:
         offset: int,
         as_of: AsOf | None = None,
         server_version: tuple[int, ...] = (),
+        shift: int = 0,
     ) -> None:
         begin = resume or START
         self._flavor = flavor
@@ -107,7 +109,7 @@ class BinlogScanner:
         self._tables = ScannedTables()
         self._xa = XaGroups(self._state, begin.position, as_of)
         self._groups = Groups(self._state, begin, self._tables, self._xa)
-        self._files = FileEvents(self._state, flavor, self._tables, self._groups)
+        self._files = FileEvents(self._state, flavor, self._tables, self._groups, shift)
         self._records = ScannedRecords()
         # Compiles (or loads) the kernel now and not in the middle of the stream.
         for _ in self.feed(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)):

@@ -29,11 +29,10 @@ from typing import Literal
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.codecs.mysql.binlog.position import file_number, pack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
 from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
-from tidelog.sources.mysql.stream.positions import NO_BINLOG, log_end
+from tidelog.sources.mysql.stream.positions import NO_BINLOG, LogEnd, log_end
 
 Strategy = Literal["table", "gtid"]
 
@@ -119,7 +118,8 @@ def snapshot_position(connection: Connection) -> int:
     name = values.get("binlog_snapshot_file")
     if not name:
         raise ChunkRefusedError(NO_BINLOG)
-    return pack(file_number(str(name))[1], int(values["binlog_snapshot_position"]))
+    offset = int(values["binlog_snapshot_position"])
+    return LogEnd(str(name), offset, connection.pin.shift).position
 
 
 def current_position(connection: Connection) -> int:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidsSeen
+from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidSource, GtidsSeen
 from tidelog.model.records import Bools, Int64s
 
 Source = tuple[UUID, str]  # server uuid, tag
@@ -68,12 +68,25 @@ class GtidSet:
         inside: Bools = (at >= 0) & (numbers <= intervals[np.maximum(at, 0), 1])
         return inside
 
+    def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
+        """As `contains_all`, of a source as the log's scanner has it."""
+        assert isinstance(source, BinlogServer)
+        return self.contains_all((source.uuid, source.tag), numbers)
+
     def issuperset(self, other: GtidSet) -> bool:
         return all(
             any(low <= first and last <= high for low, high in self.intervals.get(source, ()))
             for source, intervals in other.intervals.items()
             for first, last in intervals
         )
+
+    def minus(self, other: GtidSet) -> GtidSet:
+        """What is in this set and not in the other one."""
+        left = {
+            source: _cut_out(intervals, other.intervals.get(source, ()))
+            for source, intervals in self.intervals.items()
+        }
+        return GtidSet({source: found for source, found in left.items() if found})
 
     def union(self, other: GtidSet) -> GtidSet:
         joined = {source: list(intervals) for source, intervals in self.intervals.items()}
@@ -91,6 +104,21 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         else:
             out.append((first, last))
     return tuple(out)
+
+
+def _cut_out(intervals: Iterable[Interval], holes: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Sorted intervals, without what is in sorted others."""
+    left: list[Interval] = []
+    for first, last in intervals:
+        for begin, end in holes:
+            if end < first or begin > last:
+                continue
+            if begin > first:
+                left.append((first, begin - 1))
+            first = end + 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
 
 
 KEPT_BATCHES = 256

@@ -25,13 +25,13 @@ from tidelog.codecs.mysql.binlog.events.header import (
 from tidelog.codecs.mysql.binlog.events.statements import Query, parse_query
 from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
 from tidelog.codecs.mysql.binlog.items import Alter
-from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
+from tidelog.codecs.mysql.binlog.position import pack, unpack
 from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.positions import LogFiles
 from tidelog.sources.mysql.stream.replication.seeking import log_positions
-from tidelog.sources.mysql.stream.replication.stream import BinlogStream
+from tidelog.sources.mysql.stream.replication.stream import BinlogStream, ReceivedEvents
 
 WAIT_S = 60.0
 _BEGIN = b"\0BEGIN"
@@ -85,7 +85,7 @@ def read_part(
             received = stream.receive(WAIT_S)
             if received is None:
                 raise ConnectionLostError("reading a part of the binlog: the server fell silent")
-            part, at = _cut(received.data, received.offsets, stream.checksum, at, end)
+            part, at = _cut(received, stream.checksum, files, at, end)
             if len(part.ends):
                 yield stream, part
             if received.ended:
@@ -156,8 +156,11 @@ def _prepared_inside(body: bytes) -> bytes | None:
     return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
 
 
-def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[LogPart, int]:
+def _cut(
+    received: ReceivedEvents, checksum: bool, files: LogFiles, at: int, end: int
+) -> tuple[LogPart, int]:
     """The events that end at or before ``end``, and the position behind them."""
+    data, offsets = received.data, received.offsets
     count = len(offsets) - 1
     ends = np.zeros(count, dtype=np.int64)
     types = data[offsets[:-1] + 4]
@@ -177,7 +180,7 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
             break
         event = data[offsets[rotate] : offsets[rotate + 1]].tobytes()
         name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
-        place = pack(file_number(name)[1], offset)
+        place = pack(files.number(name), offset)
         if place >= end:
             return LogPart(data, offsets[: rotate + 1], ends[:rotate], checksum), end
         at = max(at, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,6 +49,8 @@ from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
 from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
+from tidelog.sources.mysql.stream.executed import LoggedGtids
+from tidelog.sources.mysql.stream.failover import place_on, shift_behind
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_statements import LogStatements
 from tidelog.sources.mysql.stream.log_tables import LogTables
@@ -86,6 +89,7 @@ class MySqlLogReader:
         name: tells captures of one source apart, e.g. the event log's path.
         state: keeps what is known of schemas (`SchemaHistory`); None: memory.
         seen: told which GTIDs stand where.
+        logged: the same, for places that the event log goes on from.
         watch_cascades: tell of tables whose rows foreign keys change without a trace in the log.
         buffer_bytes: how much one `poll` takes at most (a larger single event apart).
     """
@@ -105,6 +109,7 @@ class MySqlLogReader:
         name: str = "",
         state: StateStore | None = None,
         seen: SeenGtids | None = None,
+        logged: LoggedGtids | None = None,
         watch_cascades: bool = True,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
@@ -121,6 +126,7 @@ class MySqlLogReader:
         self._history = SchemaHistory(state)
         self._temporary = TemporaryTables(state)
         self._seen = seen or SeenGtids()
+        self._logged = logged or LoggedGtids()
         self._buffer_bytes = buffer_bytes
         self._sql: Connection | None = None
         self._stream: BinlogStream | None = None
@@ -145,26 +151,44 @@ class MySqlLogReader:
     # ------------------------------------------------------------------ port
 
     def start(self, resume: Resume | None) -> Resume:
-        """Check the source and stream from after ``resume`` (None: from the log's end).
+        """Check the source and stream from after ``resume`` (None: from the log's end). On another
+        server than before it is the place behind the same transactions, by their GTIDs.
 
         Raises:
             ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
-            SourceChangedError: another server than the event log's, or its log began anew.
+            SourceChangedError: a server that lacks what the event log holds, or whose log began
+                anew.
             GapError: the binlog no longer has all changes after ``resume``.
             ConnectionLostError: trying again may help.
         """
+        return self._start(resume, None)
+
+    def _start(self, resume: Resume | None, missed: Resume | None) -> Resume:
+        """``missed``: behind which the log begins anew, at its end."""
         self._disconnect()
         sql = self._connected()
+        before = self._source or self._expected
         with translated("starting to read the binlog"):
             self._flavor = self._temporary.flavor = sql.flavor
             self._check_kind(sql)
             self._captured.set_fold(bool(sql.value("SELECT @@lower_case_table_names")))
-            source = identify(sql)
+            source = identify(sql, before)
+        moved = before is not None and before.member != source.member
+        last = resume or missed
+        with translated("starting to read the binlog"):
+            self._url.pin.shift = 0 if moved else source.timeline
+            if moved and last is not None:
+                self._url.pin.shift = shift_behind(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position
             settled = self._none_between_log_and_view(sql)
+        if moved and resume is not None:
+            assert before is not None
+            resume = place_on(sql, self._url, files, end, resume, before, source)
+        source = replace(source, timeline=self._url.pin.shift)
         begin = Resume(end, 0, -1) if resume is None else resume
-        check_log(sql, source, self._expected or self._source, files, resume, end)
+        check_log(files, resume, end)
+        begin = self._logged.start(sql, self._url, files, begin)
         self._url.pin.server = sql.server
         stream = BinlogStream(
             self._url, self._replica, purpose="capture", buffer_bytes=self._buffer_bytes
@@ -188,6 +212,7 @@ class MySqlLogReader:
             checksum=stream.checksum,
             file_number=number,
             offset=offset,
+            shift=files.shift,
         )
         self._number = number
         self._tables.start(self._scanner, schemas)
@@ -241,9 +266,7 @@ class MySqlLogReader:
 
     def start_over(self, missed: Resume) -> Resume:
         """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""
-        del missed  # GTIDs tell what the server lacks
-        self._expected = self._source = None
-        return self.start(None)
+        return self._start(None, missed)
 
     def keepalive(self) -> None:
         """The server expects no word from a replica; the connection is kept by TCP."""
@@ -254,7 +277,7 @@ class MySqlLogReader:
             sql = self._connected()
             with translated("asking who the source is"):
                 self._check_kind(sql)
-                return identify(sql)
+                return identify(sql, self._expected)
         return self._source
 
     @property
@@ -307,7 +330,7 @@ class MySqlLogReader:
             event = received.data[received.offsets[index] : received.offsets[index + 1]].tobytes()
             if types[index] == EventType.ROTATE:
                 name, _ = parse_rotate(without_checksum(event)[HEADER_BYTES:])
-                self._number = file_number(name)[1]
+                self._number = file_number(name)[1] + self._url.pin.shift
             else:
                 header = parse_header(event)
                 if not header.artificial:
@@ -322,6 +345,7 @@ class MySqlLogReader:
                 yield from self._tables.bind(scanner, item)
             elif isinstance(item, GtidsSeen):
                 self._seen.publish(item)
+                self._logged.publish(item)
             elif isinstance(item, BinlogRowOf):
                 yield from self._metadata_tables.read(item)
             elif isinstance(item, QuerySeen):

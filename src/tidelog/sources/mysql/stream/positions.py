@@ -21,19 +21,20 @@ NO_BINLOG = (
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of the binlog: a file's name and the offset in it."""
+    """The end of the binlog: a file's name and the offset in it; ``shift``: as `LogFiles`."""
 
     file: str
     offset: int
+    shift: int = 0
 
     @property
     def position(self) -> int:
-        return pack(file_number(self.file)[1], self.offset)
+        return pack(file_number(self.file)[1] + self.shift, self.offset)
 
     def describe(self, position: int) -> str:
         """As `LogFiles.describe`."""
         base, _ = file_number(self.file)
-        return _spelled(base, len(self.file) - len(base) - 1, position)
+        return _spelled(base, len(self.file) - len(base) - 1, position, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,29 @@ class LogFiles:
         base: what their names share, e.g. ``binlog``.
         digits: how many digits the first one's number is written with.
         sizes: bytes by file number, in order.
+        shift: what file numbers of positions are ahead of those in names (`ServerPin.shift`).
     """
 
     base: str
     digits: int
     sizes: dict[int, int]
+    shift: int = 0
 
     def name(self, number: int) -> str:
-        return _name(self.base, self.digits, number)
+        return _name(self.base, self.digits, number - self.shift)
+
+    def number(self, name: str) -> int:
+        """A file's number in positions."""
+        return file_number(name)[1] + self.shift
+
+    def begin(self, number: int) -> int:
+        """The position where a file begins."""
+        return pack(number, FILE_START)
 
     @property
     def first(self) -> int:
         """The position where the oldest file begins."""
-        return pack(next(iter(self.sizes)), FILE_START)
+        return self.begin(next(iter(self.sizes)))
 
     @property
     def end(self) -> int:
@@ -75,16 +86,16 @@ class LogFiles:
 
     def describe(self, position: int) -> str:
         """A position as the server writes it, for messages: ``binlog.000012:4567``."""
-        return _spelled(self.base, self.digits, position)
+        return _spelled(self.base, self.digits, position, self.shift)
 
 
 def _name(base: str, digits: int, number: int) -> str:
     return f"{base}.{number:0{digits}}"
 
 
-def _spelled(base: str, digits: int, position: int) -> str:
+def _spelled(base: str, digits: int, position: int, shift: int) -> str:
     number, offset = unpack(position)
-    return f"{_name(base, digits, number)}:{offset}"
+    return f"{_name(base, digits, number - shift)}:{offset}"
 
 
 def log_end(connection: Connection) -> LogEnd:
@@ -95,7 +106,7 @@ def log_end(connection: Connection) -> LogEnd:
     status = log_status(connection)
     if not status:
         raise PreflightError(NO_BINLOG)
-    return LogEnd(_text(status["File"]), int(status["Position"]))
+    return LogEnd(_text(status["File"]), int(status["Position"]), connection.pin.shift)
 
 
 def log_status(connection: Connection) -> dict[str, Any]:
@@ -116,14 +127,12 @@ def log_files(connection: Connection) -> LogFiles:
     names = [_text(row["Log_name"]) for row in rows]
     base, _ = file_number(names[0])
     digits = len(names[0]) - len(base) - 1
-    return LogFiles(
-        base,
-        digits,
-        {
-            file_number(name)[1]: int(row["File_size"])
-            for name, row in zip(names, rows, strict=True)
-        },
-    )
+    shift = connection.pin.shift
+    sizes = {
+        file_number(name)[1] + shift: int(row["File_size"])
+        for name, row in zip(names, rows, strict=True)
+    }
+    return LogFiles(base, digits, sizes, shift)
 
 
 def _text(value: object) -> str:

@@ -98,6 +98,7 @@ class XaRows:
                     as_of=AsOf(seen.begin, seen.commit_ts),
                     # Events that are read again begin with what the file says of itself.
                     server_version=events.version if isinstance(events, XaEvents) else (),
+                    shift=self._url.pin.shift,
                 )
             yield from self._xa_rows(again, again.feed(events.data, events.offsets))
         if again is None or again.in_transaction:

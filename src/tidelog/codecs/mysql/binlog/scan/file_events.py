@@ -29,15 +29,17 @@ class FileEvents:
         flavor: which server writes the log.
         tables: forgotten where the server started.
         groups: of events; one that a file ends in was rolled back.
+        shift: what file numbers of positions are ahead of those in names.
     """
 
     def __init__(
-        self, state: ScanState, flavor: Flavor, tables: ScannedTables, groups: Groups
+        self, state: ScanState, flavor: Flavor, tables: ScannedTables, groups: Groups, shift: int
     ) -> None:
         self._state = state
         self._flavor = flavor
         self._tables = tables
         self._groups = groups
+        self._shift = shift
         self._placed = False
 
     def format(self, event: bytes, header: Header) -> Iterator[FormatSeen | RolledBackSeen]:
@@ -72,15 +74,15 @@ class FileEvents:
         state = self._state.slots
         if header.type == EventType.ROTATE:
             name, offset = parse_rotate(body)
-            _, number = binlog_position.file_number(name)
-            place = binlog_position.pack(number, offset)
+            file = self._file(name)
+            place = file | offset
             if self._state.in_transaction and not header.artificial:
                 raise self._state.fault(f"ROTATE event {FAULTS[kernel.NESTED]}")
             # Else the file ended with the server: the format description that follows says so.
             if self._placed and place < self._state.position:
                 raise self._state.fault(f"ROTATE event {FAULTS[kernel.OUT_OF_ORDER]}")
             self._placed = True
-            state[kernel.FILE] = binlog_position.pack(number, 0)
+            state[kernel.FILE] = file
             state[kernel.OFFSET] = offset
             yield RotateSeen(name, offset, header.artificial)
             return
@@ -103,5 +105,9 @@ class FileEvents:
                 state[kernel.OFFSET] = here + ahead
 
     def _is_here(self, name: str) -> bool:
+        return self._file(name) == int(self._state.slots[kernel.FILE])
+
+    def _file(self, name: str) -> int:
+        """The position of its begin."""
         _, number = binlog_position.file_number(name)
-        return binlog_position.pack(number, 0) == int(self._state.slots[kernel.FILE])
+        return binlog_position.pack(number + self._shift, 0)

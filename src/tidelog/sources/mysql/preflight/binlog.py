@@ -228,8 +228,8 @@ def _gtids(examined: Examined) -> Iterator[Finding]:
         yield Finding("GTID", "fail", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
     else:
         text = (
-            f"gtid_mode is {mode}: a server restored from a copy, or one that took over, can't be "
-            "told from the one that was captured"
+            f"gtid_mode is {mode}: capture can't go on on a replica that is promoted, and a server "
+            "restored from a copy can't be told from the one that was captured"
         )
         yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 

@@ -186,10 +186,14 @@ class LoggedGtids:
         elif is_logged(connection):
             upto = max(begin.acknowledge, begin.position)
             known = executed_before(url, files, upto, flavor)
-        with self._lock:
-            self._clear(flavor, known)
-            self._begin = begin
+        self.begin(flavor, known, begin)
         return self.located(begin)
+
+    def begin(self, flavor: Flavor, executed: Gtids | None, begin: Resume) -> None:
+        """``executed``: before ``begin``; None: it is not known."""
+        with self._lock:
+            self._clear(flavor, executed)
+            self._begin = begin
 
     def publish(self, seen: GtidsSeen) -> None:
         """Transactions that begin, before what they hold is given on."""

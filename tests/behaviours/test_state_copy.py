@@ -6,12 +6,16 @@ from contextlib import closing
 
 import pytest
 from tests.support.state_stores import STORES
+from typer.testing import CliRunner
 
+from tidelog import cli
 from tidelog.app import state_copy
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.state_copy import COPYING, check_whole, copy_state
 from tidelog.capture.leadership import LeaseKeeper
-from tidelog.errors import UsageError
+from tidelog.config import load_config
+from tidelog.config.databases import of_database
+from tidelog.errors import ConfigError, UsageError
 from tidelog.state.opening import open_election, open_state
 
 
@@ -100,3 +104,21 @@ def test_what_cannot_be_copied_is_said(old, tmp_path):
         copy_state(f"sqlite:///{tmp_path}/none.db", old)
     with pytest.raises(UsageError, match="neither a configuration file nor a state store"):
         copy_state("redis://u:hush@x", old)
+
+
+def test_of_several_databases_one_is_named(tmp_path):
+    """On the command line, as for every other command."""
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://localhost:1/x', databases: [a, b], "
+        "tables: ['public.*']}\nlog: {path: log}\n"
+    )
+    with pytest.raises(ConfigError, match="tidelog --database a"):
+        copy_state(str(file), f"sqlite:///{tmp_path}/new.db")
+    place = of_database(load_config(file), "b").state.place
+    with closing(open_state(place)) as state:
+        state.put("dump/0", {"rows": 7}, 0)
+    to = f"sqlite:///{tmp_path}/new.db"
+    result = CliRunner().invoke(cli.app, ["--database", "b", "state", "copy", str(file), to])
+    assert result.exit_code == 0, result.output
+    assert documents(to) == {"dump/0": {"rows": 7}}

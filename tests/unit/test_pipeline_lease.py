@@ -112,13 +112,13 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         assert lease is not None
         value = {"holder": "host:1", "epoch": 1, "zone": "a", "since_ms": 5}
         state.put(f"{PIPELINE_PREFIX}shop", value, None)
-        waiting = Roster(state, "host:2", None, of_pipeline("shop"))
+        waiting = Roster(state, "host:2", "b", of_pipeline("shop"))
         waiting.stand_by()
         assert standbys(state) == []
         told = status(config)
         said = "\n".join(lines(overview(told, 6)))
         assert "pipeline shop: host:1 delivers in zone a since" in said
-        assert "(epoch 1); host:2 stands by" in said
+        assert "(epoch 1); host:2 in zone b stands by" in said
         (found,) = told["pipelines"]
         assert [one["holder"] for one in found.pop("standbys")] == ["host:2"]
         assert found == {

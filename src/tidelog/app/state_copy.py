@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,8 @@ from typing import Any, Final
 from tidelog.app.elections import LEASE_NAME, acquired, pipeline_lease
 from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
-from tidelog.config import load_config
+from tidelog.config import Config, load_config
+from tidelog.config.databases import of_one_database
 from tidelog.errors import UsageError
 from tidelog.eventlog.led_by import STORE_KEY
 from tidelog.kinds.sections import StateUrl
@@ -28,8 +29,17 @@ PATIENCE_S: Final = 30.0
 """For a lease to run out, in a store that does not say how long it may last."""
 
 
-def copy_state(source: str, target: str) -> dict[str, Any]:
-    """Copy all documents; each place is a URL, or a configuration file, whose state it is.
+Load = Callable[[Path], Config]
+
+
+def one_database(path: Path) -> Config:
+    """The configuration of a file. Raises ConfigError if it has several databases."""
+    return of_one_database(load_config(path))
+
+
+def copy_state(source: str, target: str, load: Load = one_database) -> dict[str, Any]:
+    """Copy all documents; each place is a URL, or a configuration file, whose state it is, as
+    ``load`` reads it.
 
     Both elections are held meanwhile, and the target's epochs go on above the source's. What was
     copied stays in the source.
@@ -37,7 +47,7 @@ def copy_state(source: str, target: str) -> dict[str, Any]:
     Raises:
         UsageError: a capture leads, there is nothing to copy, or the target holds a state already.
     """
-    taken, given = _place(source), _place(target)
+    taken, given = _place(source, load), _place(target, load)
     if taken == given:
         raise UsageError(f"both are {taken}")
     if not state_exists(taken):
@@ -105,10 +115,10 @@ def _leading(
             keeper.release()
 
 
-def _place(text: str) -> StateUrl:
+def _place(text: str, load: Load) -> StateUrl:
     path = Path(text)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return load_config(path).state.place
+        return load(path).state.place
     try:
         return StateUrl(checked_url(text, Path.cwd()))
     except ValueError as error:

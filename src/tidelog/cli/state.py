@@ -8,6 +8,7 @@ import typer
 
 from tidelog.cli import terminal
 from tidelog.cli.arguments import Json
+from tidelog.cli.client import load
 
 
 def copy(
@@ -22,8 +23,8 @@ def copy(
 ) -> None:
     """Copy a stopped capture's state to another store; a running one is refused.
 
-    docs/how-to/state-store.md.
+    Of several databases name one: `tidelog --database NAME state copy`. docs/how-to/state-store.md.
     """
     from tidelog import app
 
-    terminal.show(app.copy_state(source, target), as_json=as_json)
+    terminal.show(app.copy_state(source, target, load), as_json=as_json)

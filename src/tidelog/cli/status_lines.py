@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tidelog.cli.terminal import SIGNS, coloured, say
@@ -206,7 +207,9 @@ def _who(found: Overview | Delivering, does: str) -> str:
             who += f" (epoch {found.epoch})"
     if found.standbys:
         verb = "stands" if len(found.standbys) == 1 else "stand"
-        who += f"; {', '.join(found.standbys)} {verb} by"
+        zones = (f" in zone {zone}" if zone else "" for zone in found.standby_zones)
+        named = (name + zone for name, zone in zip_longest(found.standbys, zones, fillvalue=""))
+        who += f"; {', '.join(named)} {verb} by"
     elif found.leader is not None:
         who += "; nobody stands by"
     return who

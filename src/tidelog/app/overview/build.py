@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -67,6 +67,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         epoch=status.get("epoch"),
         since_ms=status.get("since_ms"),
         standbys=tuple(each["holder"] for each in status.get("standbys") or ()),
+        standby_zones=_zones(status.get("standbys") or ()),
         records=(status.get("capture") or {}).get("records", 0),
         tables_refused=len(status.get("refused") or ()),
         throttled=((status.get("throttle") or {}).get("decision") or {}).get("reason", ""),
@@ -168,6 +169,10 @@ def _pipelines(status: Mapping[str, Any]) -> Iterator[Delivering]:
         yield _delivering(status, {"pipeline": name, **never})
 
 
+def _zones(standbys: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(each.get("zone") or "" for each in standbys)
+
+
 def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering:
     paused = (status.get("paused_pipelines") or {}).get(row["pipeline"]) or {}
     return Delivering(
@@ -177,6 +182,7 @@ def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering
         epoch=row["epoch"],
         since_ms=row["since_ms"],
         standbys=tuple(each["holder"] for each in row["standbys"]),
+        standby_zones=_zones(row["standbys"]),
         paused_by=paused.get("by", ""),
         paused_ms=paused.get("since_ms"),
     )

@@ -128,7 +128,7 @@ class Delivering:
     Attributes:
         leader: None: nobody at the moment.
         zone, epoch, since_ms: of who leads, or led last.
-        standbys: names of those who would.
+        standbys: names of those who would; standby_zones: of each, empty: it has none.
         paused_ms: since when it is paused; None: it is not.
         paused_by: by whom, as far as that is known.
     """
@@ -141,6 +141,7 @@ class Delivering:
     standbys: tuple[str, ...]
     paused_by: str = ""
     paused_ms: int | None = None
+    standby_zones: tuple[str, ...] = ()
 
 
 class TableState(StrEnum):
@@ -309,7 +310,8 @@ class Overview:
         verdict: one sentence.
         at_ms: when capture wrote what this is made of; None: no capture ever led here.
         age_s: how old that is.
-        leader, zone, epoch, since_ms: who captures; ``standbys``: names of those who would.
+        leader, zone, epoch, since_ms: who captures; ``standbys``: names of those who would;
+            ``standby_zones``: of each, empty: it has none.
         records: captured since it leads.
         tables_refused: how many tables are left out.
         throttled: what slows dumps down; empty: nothing does.
@@ -340,6 +342,7 @@ class Overview:
     outputs: tuple[OutputHealth, ...]
     dumps: tuple[Dumping, ...]
     problems: tuple[Problem, ...]
+    standby_zones: tuple[str, ...] = ()
     pipelines: tuple[Delivering, ...] = ()
     tables: tuple[Table, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)

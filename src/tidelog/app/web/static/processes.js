@@ -9,7 +9,7 @@ let source = null; // as it was told last
 
 export function showProcesses(found) {
   ({ source } = found);
-  const key = [found.leader, found.since_ms, found.epoch, found.zone, found.standbys, source.paused_by, source.paused_ms, found.pipelines, context.operator];
+  const key = [found.leader, found.since_ms, found.epoch, found.zone, found.standbys, found.standby_zones, source.paused_by, source.paused_ms, found.pipelines, context.operator];
   show(byId("processes-list"), key, () => [
     card("Capture", found, "leads", LOG, source),
     found.pipelines.map((each) => card(`Pipeline ${each.pipeline}`, each, "delivers", pipeline(each.pipeline), each)),
@@ -26,7 +26,8 @@ function card(title, each, does, what, pause) {
       each.leader && el("div", { class: "muted" }, [
         each.since_ms ? `since ${clock(each.since_ms)}` : "", each.epoch ? `epoch ${each.epoch}` : "", each.zone,
       ].filter(Boolean).join(", ")),
-      each.standbys.map((name) => el("div", { class: "muted" }, `${name} stands by`)),
+      each.standbys.map((name, n) => el("div", { class: "muted" },
+        `${name} stands by${each.standby_zones[n] ? ` in zone ${each.standby_zones[n]}` : ""}`)),
       paused ? el("div", { class: "paused-note" }, `${what.said} is ${pausedText(pause)}`) : null,
       context.operator ? el("div", { class: "actions" }, button(`${what[verb].label}…`, () => steer(verb, what),
         { class: "small", "data-focus": `${verb}-${what.name}`, "data-act": `${verb}-${what.name}` })) : null));

@@ -21,7 +21,7 @@ from tidelog.app.log_location import log_place
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.errors import GapError, SourceChangedError
+from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
@@ -223,6 +223,30 @@ def test_what_the_new_server_lacks_is_told(kind: Family) -> None:
             with pytest.raises(SourceChangedError, match=f"lacks transactions.*{lost}"):
                 new.start(end)
             assert old.ids == [1, 2, 3]
+
+
+@KINDS
+def test_a_replica_that_is_behind_is_waited_for(kind: Family) -> None:
+    """An address may move before the replica has applied all."""
+    with pair_of(kind) as pair:
+        old = Log(pair.primary)
+        old.start()
+        pair.insert(1)
+        pair.replica.caught_up()
+        pair.replica.execute("STOP SLAVE SQL_THREAD")
+        pair.insert(2, 3)
+        old.catch_up()
+        end, source = old.end, old.close()
+        new = Log(pair.replica, source)
+        with pytest.raises(ConnectionLostError, match="once it has received them"):
+            new.start(end)
+        pair.replica.execute("START SLAVE SQL_THREAD")
+        pair.promote()
+        pair.insert(4, on=pair.replica)
+        new.start(end)
+        new.catch_up()
+        assert new.ids == [4]
+        new.close()
 
 
 @KINDS

@@ -15,7 +15,7 @@ import numpy as np
 from tidelog.codecs.mysql.binlog.items import GtidsSeen
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.errors import GapError, SourceChangedError
+from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Bools, Resume
 from tidelog.ports import SourceId
@@ -74,6 +74,7 @@ def place_on(
 
     Raises:
         SourceChangedError: it lacks what the event log holds, or there are no GTIDs to compare.
+        ConnectionLostError: it is a replica that has yet to receive what the event log holds.
         GapError: it purged what follows, or has other transactions in the midst of what the event
             log holds.
     """
@@ -85,6 +86,13 @@ def place_on(
         held = parse(flavor, last.executed)
         begun = parse(flavor, last.begun)
         lacks = without(joined(held, begun), _executed_there(connection, joined(held, begun)))
+        receives = bool(lacks) and bool(connection.value("SELECT @@GLOBAL.read_only"))
+    if receives:
+        raise ConnectionLostError(
+            f"source.url leads to another server ({servers}), which is read-only and lacks "
+            f"transactions that the event log holds as yet: {_short(lacks)}. Capture goes on there "
+            "once it has received them"
+        )
     if lacks:
         raise SourceChangedError(
             f"source.url leads to another server ({servers}), which lacks transactions that the "

@@ -62,14 +62,14 @@ def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> So
 
 def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
     """``file`` and ``pos`` are where the transaction begins, ``row`` counts in the transaction.
+    Files of a server that was promoted are numbered behind those of the one before.
 
     What is not captured is as Debezium's snapshots have it: ``server_id`` 0, the others null.
     """
     position = records.column("position")
     number = pc.shift_right(position, OFFSET_BITS)
     offset = pc.subtract(position, pc.shift_left(number, OFFSET_BITS))
-    of_server = pc.subtract(number, source.timeline)
-    name = pc.utf8_lpad(of_server.cast(pa.string()), _FILE_DIGITS, "0")
+    name = pc.utf8_lpad(number.cast(pa.string()), _FILE_DIGITS, "0")
     return SourceBlock(
         source.kind,
         table.namespace,

@@ -16,7 +16,7 @@ from tidelog.ports import SourceId
 ORDERS = TableName("shop", "orders")
 
 
-def block_of(kind: str, positions: list[int], timeline: int = 0) -> SourceBlock:
+def block_of(kind: str, positions: list[int]) -> SourceBlock:
     n = len(positions)
     records = pa.record_batch(
         {
@@ -25,7 +25,7 @@ def block_of(kind: str, positions: list[int], timeline: int = 0) -> SourceBlock:
             "xid": pa.array(positions, pa.int64()),
         }
     )
-    return source_block(SourceId(kind, "system", "db", timeline), ORDERS, records)
+    return source_block(SourceId(kind, "system", "db"), ORDERS, records)
 
 
 def values(block: SourceBlock, record: int) -> dict[str, object]:
@@ -54,12 +54,6 @@ def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
     }
     assert values(block, 1)["file"] == "binlog.1234567"
     assert values(block, 1)["pos"] == (1 << 39) - 1
-
-
-def test_a_promoted_servers_file_has_its_own_number() -> None:
-    """Positions number it behind the files of the server before."""
-    block = block_of("mysql", [pack(124, 4)], timeline=117)
-    assert values(block, 0)["file"] == "binlog.000007"
 
 
 def test_postgres_record_has_lsn_and_schema() -> None:

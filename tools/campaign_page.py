@@ -158,7 +158,7 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 
 ## What it does not have
 
-Namespaces of the network and `tc`, and promoted standbys (each has tests of its own). A disk that is full, slow or fails, and
+Namespaces of the network and `tc`, which have tests of their own. A disk that is full, slow or fails, and
 a wall clock that is stepped, are played to the process, not to its machine. Pipelines know that they are on one machine, and write to
 PostgreSQL and to files alone.
 """

@@ -86,7 +86,7 @@ class CampaignRun(Run):
     def _write_config(self) -> Path:
         section = self.source.section(self.spec.watermarks, self.spec.initial)
         self.place = self._open_place(self.directory, self._opened)
-        database = self.source.server.port
+        database = self.source.port
         targets = {DATABASE: database, **self.place.ports}
         if self._open_copies is not None:
             self._copies = self._open_copies(self.directory)

@@ -33,6 +33,7 @@ SEEN_S = 40.0
 DELAYS_S = (0.02, 0.2)
 FSYNC_S = (0.1, 1.5)
 DATABASE = "database"
+PROMOTE = "promote"
 _Found = TypeVar("_Found")
 
 KINDS = {
@@ -55,6 +56,7 @@ KINDS = {
     "restart the state": "the state store is killed and started",
     "restart the database": "the source is killed and started",
     "terminate": "the database ends Tidelog's connections",
+    PROMOTE: "the source is lost, and its standby or replica is promoted, once a run",
     "upgrade": "SIGTERM, and another process in its place",
     "handover": "`tidelog handover`",
 }
@@ -355,6 +357,15 @@ class Nemesis:
     def _terminate(self) -> bool:
         self._note("terminate")
         self._source.strike("terminate", self._rng)
+        return True
+
+    def _promote(self) -> bool:
+        """Once: what was promoted has no standby."""
+        done = self._source.promote(self._rng)
+        if not done:
+            return False
+        self._note(f"promote: {done}")
+        self._kinds = tuple(kind for kind in self._kinds if kind != PROMOTE)
         return True
 
 

@@ -14,7 +14,8 @@ import random
 import secrets
 import shutil
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,13 +31,14 @@ from tests.campaign.campaign_run import (
     OpenPlace,
 )
 from tests.campaign.copies import Copies
-from tests.campaign.nemesis import KINDS
+from tests.campaign.nemesis import KINDS, PROMOTE
 from tests.campaign.outcome import Outcome
 from tests.campaign.pipeline_nemesis import PIPELINE_KINDS
 from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.campaign.store_nemesis import STORE_KINDS
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
+from tests.support.oracle import promotable
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 from tests.support.zookeeper_ensemble import ensemble
@@ -49,9 +51,17 @@ SOURCES = {
     "oracle18": "PostgreSQL 18",
     "oracle_mariadb1011": "MariaDB 10.11",
 }
+PAIRS: dict[str, Callable[[], AbstractContextManager[OracleSource]]] = {
+    "oracle_mysql80": promotable.mysql80,
+    "oracle18": promotable.postgres18,
+    "oracle_mariadb1011": promotable.mariadb1011,
+}
+"""Those that come with a server which can be promoted."""
 STATES = ("log", "postgresql", "zookeeper")
 SECONDS = 40.0
-ALL_KINDS = (*KINDS, *STORE_KINDS)
+ALL_KINDS = tuple(kind for kind in (*KINDS, *STORE_KINDS) if kind != PROMOTE)
+PROMOTIONS = (PROMOTE,) * 6
+"""Until it has struck: a run has time for a dozen faults of two dozen kinds."""
 MUTATION_SEEDS = (1, 2, 3)
 
 
@@ -106,20 +116,25 @@ def one(
     mutation: str = "",
     pipelines: bool = False,
 ) -> Outcome:
-    """Run and judge. Raises HistoryError."""
-    server: OracleSource = request.getfixturevalue(source)
-    make = partial(
-        CampaignRun, open_place=place_of(state, request), name=SOURCES[source], kinds=kinds
-    )
-    spec = replace(spec_of(seed, server, seconds), mutation=mutation)
-    if pipelines:
-        spec = replace(spec, mix=copies.MIX)
-        destination = request.getfixturevalue("state_server")
-        make = partial(make, open_copies=partial(Copies, destination))
-    done = run(spec, server, directory / "campaign", make)
-    assert isinstance(done, CampaignRun)
-    print(*done.events, sep="\n")
-    return done.outcome
+    """Run and judge. Raises HistoryError. Where a server may be promoted, the run has its own."""
+    with ExitStack() as opened:
+        server: OracleSource
+        if PROMOTE in kinds:
+            server = opened.enter_context(PAIRS[source]())
+        else:
+            server = request.getfixturevalue(source)
+        make = partial(
+            CampaignRun, open_place=place_of(state, request), name=SOURCES[source], kinds=kinds
+        )
+        spec = replace(spec_of(seed, server, seconds), mutation=mutation)
+        if pipelines:
+            spec = replace(spec, mix=copies.MIX)
+            destination = request.getfixturevalue("state_server")
+            make = partial(make, open_copies=partial(Copies, destination))
+        done = run(spec, server, directory / "campaign", make)
+        assert isinstance(done, CampaignRun)
+        print(*done.events, sep="\n")
+        return done.outcome
 
 
 @pytest.mark.integration
@@ -182,6 +197,25 @@ def test_a_short_campaign_with_pipelines(request: pytest.FixtureRequest, tmp_pat
     assert not outcome.piped.get("ended")
 
 
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("source", PAIRS, ids=SOURCES.get)
+def test_a_short_campaign_with_a_promotion(
+    source: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Also of what was dumped: a run that shows nothing does not count."""
+    kinds = (PROMOTE, "kill", "silence")
+    for seed in MUTATION_SEEDS:
+        try:
+            outcome = one(seed, source, "postgresql", request, tmp_path / str(seed), kinds=kinds)
+        except NothingShownError:
+            continue
+        if outcome.faults.get(PROMOTE):
+            return
+    pytest.fail("no server was promoted, or nothing was dumped")
+
+
 @pytest.mark.soak
 @pytest.mark.skipif("TIDELOG_CAMPAIGN_SECONDS" not in os.environ, reason="asked for by itself")
 def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -203,6 +237,8 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             # Where the copies are compared by the source's own texts; Java takes its time.
             piped = source in ("oracle16", "oracle18") and seed // len(SOURCES) % 2 == 1
             kinds = (*ALL_KINDS, *PIPELINE_KINDS) if piped else ALL_KINDS
+            if source in PAIRS and seed // (2 * len(SOURCES)) % 2 == 1:
+                kinds = (*kinds, *PROMOTIONS)
             seconds = 2 * SECONDS if piped else SECONDS
             place = tmp_path / f"seed-{seed}"  # stays where a run fails
             outcome = one(seed, source, state, request, place, seconds, kinds, pipelines=piped)

@@ -291,7 +291,7 @@ class Run:
 
     def _check(self, config: Config, collector: Collector) -> SourceHistory:
         source = self.source
-        truth = source.truth()
+        truth = source.truth(collector.xids)
         check_audit(truth)
         assert collector.begin is not None
         placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)

@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import pytest
+from tests.support.oracle import promotable
 from tests.support.oracle.history import SourceState, check_audit
 from tests.support.oracle.mysql import MySqlOracle
+from tests.support.oracle.promotable import FIRST_FILE, PromotableMySql, PromotablePostgres
 from tests.support.oracle.source import OracleSource
+from tests.support.oracle.values import Transaction
 from tests.support.oracle.workload import Mix, OracleWorkload
+
+from tidelog.codecs.mysql.binlog.position import pack
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -34,6 +41,63 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
     workload.stop()
     oracle_source.last_write(rng)
     truth = oracle_source.truth()
+    assert workload.committed > 100
+    check_rows(truth, oracle_source)
+    oracle_source.drop()
+    if isinstance(oracle_source, MySqlOracle):
+        assert {t.position for t in truth} == {t.xid for t in truth}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "pair", [promotable.postgres18, promotable.mysql80, promotable.mariadb1011]
+)
+def test_truth_goes_on_where_another_server_is_promoted(
+    pair: Callable[[], AbstractContextManager[OracleSource]],
+) -> None:
+    rng = random.Random(3)
+    with pair() as source:
+        source.create("truth", 1)
+        if isinstance(source, PromotablePostgres):
+            make_captures_slot(source)
+        workload = OracleWorkload(source.writers, 1, Mix(), writers=4)
+        workload.start()
+        time.sleep(2.0)
+        assert source.promote(rng)
+        time.sleep(2.0)
+        workload.stop()
+        assert not source.promote(rng), "there is no third server"
+        source.last_write(rng)
+        truth = source.truth()
+        check_rows(truth, source)
+        if isinstance(source, PromotableMySql):
+            check_places(truth, source)
+
+
+def make_captures_slot(source: PromotablePostgres) -> None:
+    """There is no capture, and without its slot the standby is not ready."""
+    source.server.execute(
+        f"SELECT pg_create_logical_replication_slot('{source._slot}', 'pgoutput', "
+        "failover => true)",
+        source._name,
+    )
+    assert source._await_copies((source._slot,), 60)
+
+
+def check_places(truth: Sequence[Transaction], source: PromotableMySql) -> None:
+    """A capture that has had a part from the first server has the rest from the second one."""
+    own = [transaction.xid >= pack(FIRST_FILE, 0) for transaction in truth]
+    assert own == sorted(own)
+    assert {True, False} <= set(own)
+    logged = source._read(source.server, source._copies_begin)
+    left = own.index(True) // 2
+    moved = source.truth({logged[left].xid, logged[-1].xid})
+    assert moved == [*truth[:left], *logged[left:]]
+    check_rows(moved, source)
+
+
+def check_rows(truth: Sequence[Transaction], oracle_source: OracleSource) -> None:
+    """Is it what the writers say, and does it give the source's own tables?"""
     check_audit(truth)
     state = SourceState()
     for transaction in truth:
@@ -41,7 +105,6 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
             state.apply(change)
         for entry in transaction.audit:
             state.apply_audit(entry)
-    assert workload.committed > 100
     for table in oracle_source.tables.values():
         rows = oracle_source.rows(table)
         seen = state.tables.get(table.name, {})
@@ -49,6 +112,3 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
         for key, row in rows.items():
             lasting = {name: value for name, value in row.items() if not name.startswith("x")}
             assert {name: seen[key][name] for name in lasting} == lasting
-    oracle_source.drop()
-    if isinstance(oracle_source, MySqlOracle):
-        assert {t.position for t in truth} == {t.xid for t in truth}

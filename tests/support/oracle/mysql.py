@@ -62,9 +62,13 @@ class MySqlOracle:
         self.alters = metadata == "FULL"
         self.tables = workload.TABLES
 
+    @property
+    def port(self) -> int:
+        return self.server.port
+
     def create(self, name: str, seed: int) -> None:
         self.drop()
-        self.writers = workload.MySqlWriters(self.server)
+        self.writers = workload.MySqlWriters(self.server, port=self.port)
         self._begin = workload.create(self.server, seed)
 
     def drop(self) -> None:
@@ -73,9 +77,10 @@ class MySqlOracle:
                 self.server.drop_database(database)
 
     def section(self, watermarks: str, initial: str) -> str:
+        url = self.server.dsn("app").replace(f":{self.server.port}/", f":{self.port}/")
         keys = ", ".join(f"{table}: [{', '.join(k)}]" for table, k in workload.KEYS.items())
         return (
-            f"{{kind: {self.server.flavour}, url: '{self.server.dsn('app')}', tables: ['app.*'], "
+            f"{{kind: {self.server.flavour}, url: '{url}', tables: ['app.*'], "
             f"watermarks: {watermarks}, snapshot_mode: {initial}, keys: {{{keys}}}}}"
         )
 
@@ -92,6 +97,9 @@ class MySqlOracle:
             self.server.execute("FLUSH BINARY LOGS")
         else:
             self._terminate(rng)
+
+    def promote(self, rng: random.Random) -> str:
+        return ""
 
     def _terminate(self, rng: random.Random) -> None:
         """End the connections that read the log, or those of dumps too (not the workload's)."""
@@ -130,8 +138,10 @@ class MySqlOracle:
     def reached(self, mark: int, xids: Set[int]) -> bool:
         return max(xids, default=0) >= mark
 
-    def truth(self) -> list[Transaction]:
-        server = self.server
+    def truth(self, xids: Set[int] = frozenset()) -> list[Transaction]:
+        return self._read(self.server, self._begin)
+
+    def _read(self, server: MySqlFamilyServer, begin: tuple[str, int]) -> list[Transaction]:
         connect = {"host": "127.0.0.1", "port": server.port, "user": "root", "ssl_disabled": True}
         reader = BinlogTruth(
             connect,
@@ -143,7 +153,7 @@ class MySqlOracle:
             parts=workload.PARTS,
             columns=None if self.metadata == "FULL" else self._columns(),
         )
-        return reader.read(*self._begin)
+        return reader.read(*begin)
 
     def _columns(self) -> dict[str, list[tuple[str, str]]]:
         found: dict[str, list[tuple[str, str]]] = {}

@@ -44,22 +44,35 @@ class PostgresOracle:
         self.server = server
         self.tables = workload.TABLES
 
+    @property
+    def port(self) -> int:
+        return self.server.port
+
     def create(self, name: str, seed: int) -> None:
         self._name = name
-        self._dsn = self.server.create_database(name)
+        directly = self.server.create_database(name)
+        self._dsn = directly.replace(f":{self.server.port}/", f":{self.port}/")
         self.writers = workload.PostgresWriters(self._dsn)
-        workload.create(self._dsn, seed)
+        self._set_up()
+        workload.fill(self._dsn, seed)
+
+    def _set_up(self) -> None:
+        workload.set_up(self._dsn)
 
     def drop(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self.server.drop_database(self._name)
 
     def section(self, watermarks: str, initial: str) -> str:
-        slot = f"slot_{self._name}"[:63]
         return (
-            f"{{kind: postgres, url: '{self._dsn}', tables: ['app.*'], slot: {slot}, "
+            f"{{kind: postgres, url: '{self._dsn}', tables: ['app.*'], slot: {self._slot}, "
             f"watermarks: {watermarks}, snapshot_mode: {initial}}}"
         )
+
+    @property
+    def _slot(self) -> str:
+        """Capture's."""
+        return f"slot_{self._name}"[:63]
 
     def prepare(self, config: Config) -> None:
         source = config.source
@@ -85,6 +98,9 @@ class PostgresOracle:
                 f"AND datname = '{self._name}'"
             )
 
+    def promote(self, rng: random.Random) -> str:
+        return ""
+
     def mark(self) -> int:
         for _attempt in range(100):
             try:
@@ -106,7 +122,7 @@ class PostgresOracle:
     def reached(self, mark: int, xids: Set[int]) -> bool:
         return mark in xids
 
-    def truth(self) -> list[Transaction]:
+    def truth(self, xids: Set[int] = frozenset()) -> list[Transaction]:
         keys = {table.name: table.key for table in self.tables.values()}
         return parse_stream(workload.truth_messages(self._dsn), keys, AUDIT)
 

@@ -19,6 +19,7 @@ class OracleSource(Protocol):
 
     Attributes:
         tables: of the workload, by name.
+        port: where all clients reach it.
         strategies: ways to place chunks in the log.
         faults: what can befall the source, see `strike`.
         blocking: whether dumps may be blocking.
@@ -34,6 +35,9 @@ class OracleSource(Protocol):
     prepares: bool
     alters: bool
     writers: Writers
+
+    @property
+    def port(self) -> int: ...
 
     def create(self, name: str, seed: int) -> None:
         """Make the tables of the history ``name``, with some rows, and begin to hold the truth."""
@@ -53,6 +57,12 @@ class OracleSource(Protocol):
 
     def strike(self, fault: str, rng: random.Random) -> None: ...
 
+    def promote(self, rng: random.Random) -> str:
+        """Lose the server, and have another that follows it take its place. What was done, for
+        people; nothing: no other can.
+        """
+        ...
+
     def mark(self) -> int:
         """A number between those of transactions that are committed by now and those that begin
         hereafter: of later ones, and of chunks that see them (`begun`), it is not greater.
@@ -69,8 +79,12 @@ class OracleSource(Protocol):
         """Do the event log's transactions include `last_write`'s?"""
         ...
 
-    def truth(self) -> list[Transaction]:
-        """Every transaction of the tables since they are empty, in commit order."""
+    def truth(self, xids: Set[int] = frozenset()) -> list[Transaction]:
+        """Every transaction of the tables since they are empty, in commit order.
+
+        ``xids``: those of the event log. What two servers have logged, each in its way, is told as
+        the one did that capture had it from.
+        """
         ...
 
     def rows(self, table: Table) -> dict[Key, Row]:

@@ -476,7 +476,7 @@ class MySqlWriter(WorkloadWriter):
 
 
 class MySqlWriters:
-    """See `tests.support.oracle.workload.Writers`."""
+    """See `tests.support.oracle.workload.Writers`. ``port``: of the server; None: its own."""
 
     lost: tuple[type[BaseException], ...] = (
         pymysql.err.OperationalError,
@@ -484,15 +484,18 @@ class MySqlWriters:
     )
     refused: tuple[type[BaseException], ...] = (pymysql.err.IntegrityError,)
 
-    def __init__(self, server: MySqlFamilyServer, first: int = WRITTEN_FROM) -> None:
+    def __init__(
+        self, server: MySqlFamilyServer, first: int = WRITTEN_FROM, port: int | None = None
+    ) -> None:
         self._server = server
+        self._port = port
         self._numbers = Sequencer(first)
         self.tables = TABLES
 
     @contextmanager
     def open(self, rng: random.Random, number: int) -> Iterator[MySqlWriter]:
         name = f"writer{number}"
-        connection = self._server.connect(read_timeout=60, write_timeout=60)
+        connection = self._connect(read_timeout=60, write_timeout=60)
         try:
             cursor = connection.cursor()
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 10")
@@ -505,9 +508,12 @@ class MySqlWriters:
                 connection.close()
 
     def end_prepared(self, writers: int) -> None:
-        with self._server.connect() as connection:
+        with self._connect() as connection:
             for number in range(writers):
                 _end_prepared(connection.cursor(), f"writer{number}", random.Random(0))
+
+    def _connect(self, **options: Any) -> pymysql.Connection[Any]:
+        return self._server.connect(port=self._port or self._server.port, **options)
 
 
 def _end_prepared(cursor: Any, name: str, rng: random.Random) -> None:

@@ -101,12 +101,23 @@ TABLES = {
 }
 
 
-def create(dsn: str, seed: int) -> None:
-    """Create the tables, the truth slot, then fill the tables."""
-    rng = random.Random(seed)
+TRUTH = "truth"
+"""The slot."""
+
+
+def set_up(dsn: str, *, copied: bool = False) -> None:
+    """Create the tables, and the truth slot. ``copied``: to standbys, too; since PostgreSQL 17."""
+    options = ", failover => true" if copied else ""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SETUP.encode())
-        connection.execute("SELECT pg_create_logical_replication_slot('truth', 'pgoutput')")
+        connection.execute(
+            f"SELECT pg_create_logical_replication_slot('{TRUTH}', 'pgoutput'{options})".encode()
+        )
+
+
+def fill(dsn: str, seed: int) -> None:
+    rng = random.Random(seed)
+    with psycopg.connect(dsn, autocommit=True) as connection:
         writer = PostgresWriter(connection, rng)
         for table in TABLES.values():
             with writer.transaction():
@@ -118,8 +129,9 @@ def truth_messages(dsn: str) -> list[bytes]:
     """What the truth slot holds."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         rows = connection.execute(
-            "SELECT data FROM pg_logical_slot_peek_binary_changes('truth', NULL, NULL, "
-            "'proto_version', '1', 'publication_names', 'truth')"
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, "
+            "'proto_version', '1', 'publication_names', 'truth')",
+            [TRUTH],
         )
         return [bytes(row[0]) for row in rows]
 

@@ -27,10 +27,10 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign campaign-short lint format docs lock clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Create .venv from requirements.lock and install Tidelog editable
 	@echo "$(VENV) is ready: source $(VENV)/bin/activate"
@@ -98,6 +98,10 @@ soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 
 campaign: venv ## Two captures on two hosts under a nemesis for TIDELOG_CAMPAIGN_SECONDS (14400): campaign.json
 	TIDELOG_CAMPAIGN_SECONDS=$(TIDELOG_CAMPAIGN_SECONDS) $(PY) -m pytest -s -m soak --timeout 0 tests/campaign $(ARGS)
+
+campaign-short: venv ## Three minutes of it: a source of each kind and each store, with a promotion
+	TIDELOG_CAMPAIGN_SECONDS=120 TIDELOG_CAMPAIGN_SEED=9 tools/run_tests.sh campaign $(PY) \
+		-m soak --timeout 0 tests/campaign/test_campaign.py::test_campaign $(ARGS)
 
 regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql
 	$(PY) -m tests.e2e.regress_sql $(REGRESS_SQL) $(ARGS)

@@ -34,8 +34,10 @@ class FaultyNetwork(Proxy):
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     """
 
-    def __init__(self, port: int, *, one_at_a_time: bool = False) -> None:
-        super().__init__(port)
+    def __init__(
+        self, port: int, *, one_at_a_time: bool = False, address: str = "127.0.0.1"
+    ) -> None:
+        super().__init__(port, address=address)
         self._turn: contextlib.AbstractContextManager[object] = (
             threading.Lock() if one_at_a_time else contextlib.nullcontext()
         )

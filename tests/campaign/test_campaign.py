@@ -37,6 +37,7 @@ from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.campaign.store_nemesis import STORE_KINDS
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
+from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 from tests.support.zookeeper_ensemble import ensemble
@@ -165,6 +166,25 @@ def test_a_short_campaign_on_stores_that_fail(
             outcome = one(seed, "oracle16", state, request, tmp_path / str(seed), kinds=kinds)
         except NothingShownError:
             continue
+        if set(outcome.faults) == set(kinds):
+            return
+    pytest.fail("one of the faults was never met")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_short_campaign_of_hosts_that_vanish(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    try:
+        with Bridge():
+            pass
+    except NotPermittedError as lacks:
+        pytest.skip(str(lacks))
+    kinds = ("drop", "vanish")
+    for seed in MUTATION_SEEDS:
+        outcome = one(seed, "oracle16", "zookeeper", request, tmp_path / str(seed), kinds=kinds)
         if set(outcome.faults) == set(kinds):
             return
     pytest.fail("one of the faults was never met")

@@ -162,6 +162,7 @@ class CaptureProcess:
         window_ms: int = 0,
         engine: str = "",
         host: str = "",
+        namespace: str = "",
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
@@ -176,6 +177,7 @@ class CaptureProcess:
             window_ms=str(window_ms),
             engine=engine,
             host=host,
+            namespace=namespace,
         )
         self.frozen = False
 

@@ -89,15 +89,16 @@ class CampaignRun(Run):
         self.place = self._open_place(self.directory, self._opened)
         database = self.source.server.port
         targets = {DATABASE: database, **self.place.ports}
+        bridge = self._open_bridge()
         if self._open_copies is not None:
             self._copies = self._open_copies(self.directory)
-            targets[COPY] = self._copies.port
+            if bridge is not None:
+                targets[COPY] = self._copies.port
         rest = (
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
             f"lease_ms: {int(LEASE_S * 1000)}}}\n"
             f"dump: {{chunk_rows: {self.spec.chunk_rows}, parallelism: {self.spec.parallelism}}}\n"
         )
-        bridge = self._open_bridge()
         for name in ("a", "b"):
             host = Host(name, self.directory, targets, self._opened, self.spec.mutation, bridge)
             ports, address = host.ports, host.address
@@ -105,7 +106,9 @@ class CampaignRun(Run):
             assert through != section
             piped = ""
             if self._copies is not None:
-                piped = self._copies.sections(host.directory, address, ports[COPY])
+                piped = self._copies.sections(host.directory, address)
+                if host.namespace is not None:
+                    host.namespace.lead(self._copies.port, ports[COPY])
             host.config_file.write_text(
                 f"source: {through}\n{self.place.sections(ports, address)}{rest}{piped}"
             )

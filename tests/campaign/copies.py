@@ -30,15 +30,16 @@ class Copies:
     def __init__(self, server: PostgresServer, directory: Path) -> None:
         self._url = server.create_database(f"copy_{secrets.token_hex(4)}")
         self.port = server.port
-        """Where the path of a host to the copy leads."""
+        """Of the server."""
         self._activity = directory / "activity"
         self.rows = self.events = 0
         """That were compared."""
 
-    def sections(self, host: Path, address: str, port: int) -> str:
-        """Of a host's configuration: its directory, and where its path to the copy begins."""
-        url = self._url.replace(f"127.0.0.1:{self.port}/", f"{address}:{port}/")
-        assert url != self._url
+    def sections(self, host: Path, address: str) -> str:
+        """Of the configuration of a host with this directory. The address has the server's port:
+        a pipeline wants its output under one URL, wherever it runs.
+        """
+        url = self._url.replace(f"127.0.0.1:{self.port}/", f"{address}:{self.port}/")
         outputs = [
             {"kind": "postgres", "url": url, "tables": TABLES},
             {"kind": "files", "path": str(self._activity), "format": "json", "tables": TABLES},

@@ -52,16 +52,17 @@ def links_of(number: int) -> list[str]:
 
 
 class Echoes:
-    """A server, the path to it, and a client of it in a namespace."""
+    """A server, the path to it, and a client of it in a namespace, which is led to the path."""
 
     def __init__(self, bridge: Bridge, opened: ExitStack) -> None:
         self._server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.namespace = opened.enter_context(Namespace(bridge, "host"))
         port = self._server.getsockname()[1]
         self.path = opened.enter_context(PathProxy(port, address=bridge.address))
+        self.namespace.lead(port, self.path.port)
+        self._port = str(port)
         self._client = subprocess.Popen(
-            [*self.namespace.inside, sys.executable, "-c", ASKS, bridge.address,
-             str(self.path.port)],
+            [*self.namespace.inside, sys.executable, "-c", ASKS, bridge.address, self._port],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         opened.callback(self._client.wait)
@@ -87,8 +88,9 @@ class Echoes:
             "import socket, sys; "
             f"socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout={WAIT_S})"
         )
-        address, port = self.path.address, str(self.path.port)
-        command = [*self.namespace.inside, sys.executable, "-c", code, address, port]
+        command = [
+            *self.namespace.inside, sys.executable, "-c", code, self.path.address, self._port
+        ]  # fmt: skip
         told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
         return told.strip().rpartition("\n")[2]
 

@@ -1,6 +1,4 @@
-"""Namespaces of the network, on a bridge of their own. Need root and `ip`; what drops packets needs
-`nft`.
-"""
+"""Namespaces of the network, on a bridge of their own. They need root, `ip` and `nft`."""
 
 from __future__ import annotations
 
@@ -16,11 +14,17 @@ from typing import Final, Self
 
 SUBNETS: Final = range(1, 255)
 _NET: Final = 0x40000000
-_DROPS: Final = """table inet tidelog {
-  set gone { type inet_service; }
-  chain in { type filter hook input priority 0; tcp sport @gone drop; }
-  chain out { type filter hook output priority 0; tcp dport @gone drop; }
-}"""
+_RULES: Final = """table ip tidelog {{
+  set gone {{ type inet_service; }}
+  map led {{ type inet_service : inet_service; }}
+  chain in {{ type filter hook prerouting priority -300; tcp sport @gone drop; }}
+  chain lead {{
+    type nat hook output priority -100;
+    ip daddr {0} tcp dport != 0 dnat to {0}:tcp dport map @led;
+  }}
+  chain out {{ type filter hook output priority 0; tcp dport @gone drop; }}
+}}"""
+"""Of the bridge's address: what is dropped has the port that it is led to, on its way and back."""
 
 
 class NotPermittedError(Exception):
@@ -116,7 +120,7 @@ class Namespace:
             (*inside, "addr", "add", self._address, "dev", "eth0"),
             (*inside, "link", "set", "eth0", "up"),
             (*inside, "link", "set", "lo", "up"),
-            (*self.inside, "nft", _DROPS),
+            (*self.inside, "nft", _RULES.format(self._bridge.address)),
         ):
             try:
                 _required(command)
@@ -145,16 +149,19 @@ class Namespace:
     def bring_back(self) -> None:
         _required(("ip", "link", "set", self._link, "up"))
 
+    def lead(self, port: int, to: int) -> None:
+        """What connects to this port of the bridge gets to another one."""
+        self._change("add", "led", f"{port} : {to}")
+
     def drop(self, port: int) -> None:
         """All packets of it to this port, and back. Neither end is told."""
-        self._change_drops("add", port)
+        self._change("add", "gone", str(port))
 
     def let_pass(self, port: int) -> None:
-        self._change_drops("delete", port)
+        self._change("delete", "gone", str(port))
 
-    def _change_drops(self, how: str, port: int) -> None:
-        change = (how, "element", "inet", "tidelog", "gone", "{", str(port), "}")
-        _required((*self.inside, "nft", *change))
+    def _change(self, how: str, of: str, what: str) -> None:
+        _required((*self.inside, "nft", how, "element", "ip", "tidelog", of, "{", what, "}"))
 
     def _remove(self) -> None:
         """The link first: the kernel may keep it for a while with a namespace that is gone."""

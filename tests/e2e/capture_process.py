@@ -21,7 +21,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import sessions, switches, witness
+from tests.campaign import switches  # it may have to put another time.sleep in place
+
+# isort: split
+from tests.campaign import sessions, witness
 from tests.e2e import engine_program
 from tests.support import namespaces
 

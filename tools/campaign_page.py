@@ -161,8 +161,9 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 ## What it does not have
 
 `tc`: what is late is late by the proxies, and packets are not lost one by one, or out of turn. Promoted standbys (they have tests of their own). A disk that is
-full, slow or fails, and a wall clock that is stepped, are played to the process, not to its machine. Pipelines know that they are on one machine, and write to
-PostgreSQL and to files alone.
+full, slow or fails is played to the process, not to its machine. So is a wall clock that is stepped: libfaketime steps it for all of a capture, its libraries
+in C and Rust too, and where that is not installed it is stepped for its Python code alone; pipelines keep the machine's. Pipelines know that they are on one
+machine, and write to PostgreSQL and to files alone.
 """
 
 

@@ -32,6 +32,7 @@ SEEN_S = 40.0
 """and another has taken over within this one."""
 DELAYS_S = (0.02, 0.2)
 FSYNC_S = (0.1, 1.5)
+CLOCK_STEPS_S = (2.0, 60.0, 3600.0)
 DATABASE, COPY = "database", "copy"
 _Found = TypeVar("_Found")
 
@@ -251,7 +252,7 @@ class Nemesis:
         host = self._whole_host("clock")
         if host is None:
             return False
-        offset_s = self._rng.choice((-1, 1)) * self._rng.choice((2.0, 60.0, 3600.0))
+        offset_s = self._rng.choice((-1, 1)) * self._rng.choice(CLOCK_STEPS_S)
         switches.set_clock(host.directory, offset_s)
         self._note(f"the clock of {host.name} is set by {offset_s:.0f} s")
         seconds = self._lease_s * self._rng.uniform(0.5, 2.5)

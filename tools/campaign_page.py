@@ -135,8 +135,10 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 |---|---|---|
 {kinds}
 
-A path is that of one host to the database, to the state store (each of three ZooKeepers), or to the bucket; TCP proxies stand in between. Both hosts are one
-machine: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
+A path is that of one host to the database, to the state store (each of three ZooKeepers), to the bucket, or to the copy of a pipeline. Each host has a namespace
+of the network, and a TCP proxy on the bridge of both stands in each path: it refuses, silences and slows down. What drops packets is a rule of the host's
+namespace, and what takes its link away is the link. (Runs before these two faults came, and those without root, had the proxies alone.) Both hosts are one
+kernel: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
 
 | source | `state.url` | runs |
 |---|---|---|
@@ -158,9 +160,10 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 
 ## What it does not have
 
-Namespaces of the network and `tc`, which have tests of their own. A disk that is full, slow or fails, and
-a wall clock that is stepped, are played to the process, not to its machine. Pipelines know that they are on one machine, and write to
-PostgreSQL and to files alone.
+`tc`: what is late is late by the proxies, and packets are not lost one by one, or out of turn. A disk that is
+full, slow or fails is played to the process, not to its machine. So is a wall clock that is stepped: libfaketime steps it for all of a capture, its libraries
+in C and Rust too, and where that is not installed it is stepped for its Python code alone; pipelines keep the machine's. Pipelines know that they are on one
+machine, and write to PostgreSQL and to files alone.
 """
 
 

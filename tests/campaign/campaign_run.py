@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.campaign import leaders
 from tests.campaign.copies import Copies
 from tests.campaign.hosts import Host
-from tests.campaign.nemesis import DATABASE, KINDS
+from tests.campaign.nemesis import COPY, DATABASE, KINDS
 from tests.campaign.outcome import Gap, Outcome, find_gaps
 from tests.campaign.pipeline_nemesis import PipelineNemesis
 from tests.campaign.places import Place
@@ -23,6 +23,7 @@ from tests.campaign.witness import Note
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_run import Run
 from tests.e2e.history_spec import Spec
+from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.source import OracleSource
 
@@ -88,28 +89,43 @@ class CampaignRun(Run):
         self.place = self._open_place(self.directory, self._opened)
         database = self.source.port
         targets = {DATABASE: database, **self.place.ports}
+        bridge = self._open_bridge()
         if self._open_copies is not None:
             self._copies = self._open_copies(self.directory)
+            if bridge is not None:
+                targets[COPY] = self._copies.port
         rest = (
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
             f"lease_ms: {int(LEASE_S * 1000)}}}\n"
             f"dump: {{chunk_rows: {self.spec.chunk_rows}, parallelism: {self.spec.parallelism}}}\n"
         )
         for name in ("a", "b"):
-            host = Host(name, self.directory, targets, self._opened, self.spec.mutation)
-            through = section.replace(f":{database}/", f":{host.paths[DATABASE].port}/")
+            host = Host(name, self.directory, targets, self._opened, self.spec.mutation, bridge)
+            ports, address = host.ports, host.address
+            through = section.replace(f"127.0.0.1:{database}/", f"{address}:{ports[DATABASE]}/")
             assert through != section
-            piped = "" if self._copies is None else self._copies.sections(host.directory)
+            piped = ""
+            if self._copies is not None:
+                piped = self._copies.sections(host.directory, address)
+                if host.namespace is not None:
+                    host.namespace.lead(self._copies.port, ports[COPY])
             host.config_file.write_text(
-                f"source: {through}\n{self.place.sections(host.ports)}{rest}{piped}"
+                f"source: {through}\n{self.place.sections(ports, address)}{rest}{piped}"
             )
             self.hosts.append(host)
             self._opened.callback(host.kill_pipeline)
         directly = self.directory / "tidelog.yaml"
         directly.write_text(
-            f"source: {section}\n{self.place.sections(self.place.direct_ports)}{rest}"
+            f"source: {section}\n{self.place.sections(self.place.direct_ports, '127.0.0.1')}{rest}"
         )
         return directly
+
+    def _open_bridge(self) -> Bridge | None:
+        try:
+            return self._opened.enter_context(Bridge())
+        except NotPermittedError as lacks:
+            self._note(f"hosts are on the loopback: {lacks}")
+            return None
 
     def _launch(self, failpoint: str = "") -> CaptureProcess:
         for host in self.hosts:

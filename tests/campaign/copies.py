@@ -29,20 +29,27 @@ class Copies:
 
     def __init__(self, server: PostgresServer, directory: Path) -> None:
         self._url = server.create_database(f"copy_{secrets.token_hex(4)}")
+        self.port = server.port
+        """Of the server."""
         self._activity = directory / "activity"
         self.rows = self.events = 0
         """That were compared."""
 
-    def sections(self, host: Path) -> str:
-        """Of the configuration of a host with this directory."""
+    def sections(self, host: Path, address: str) -> str:
+        """Of the configuration of a host with this directory. The address has the server's port:
+        a pipeline wants its output under one URL, wherever it runs.
+        """
+        url = self._url.replace(f"127.0.0.1:{self.port}/", f"{address}:{self.port}/")
         outputs = [
-            {"kind": "postgres", "url": self._url, "tables": TABLES},
+            {"kind": "postgres", "url": url, "tables": TABLES},
             {"kind": "files", "path": str(self._activity), "format": "json", "tables": TABLES},
         ]
         conf = {
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": False,
             "spark.driver.memory": "700m",
+            "spark.driver.host": "127.0.0.1",  # the machine's own address is not in a namespace
+            "spark.driver.bindAddress": "127.0.0.1",
         }
         pipeline = {
             "name": NAME,

@@ -1,4 +1,6 @@
-"""A host: a directory, a configuration, paths to what it needs, a capture, perhaps a pipeline."""
+"""A host: a directory, a namespace of the network, a configuration, paths to what it needs, a
+capture, perhaps a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from tests.campaign import switches
 from tests.campaign.paths import PathProxy
 from tests.campaign.witness import Notes
 from tests.e2e.history_processes import CaptureProcess
+from tests.support.namespaces import Bridge, Namespace
 from tests.support.oracle.history import HistoryError
 from tests.support.pipeline_process import Delivering
 
@@ -25,6 +28,7 @@ class Host:
         targets: the port that each path leads to.
         opened: what is closed at the end of the run.
         mutation: of `tests.campaign.mutations`.
+        bridge: to its namespace; None: it has none, and its paths are on this machine's loopback.
     """
 
     def __init__(
@@ -34,12 +38,19 @@ class Host:
         targets: Mapping[str, int],
         opened: ExitStack,
         mutation: str,
+        bridge: Bridge | None,
     ) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
         switches.prepare(self.directory)
-        self.paths = {path: opened.enter_context(PathProxy(port)) for path, port in targets.items()}
+        self.address = bridge.address if bridge else "127.0.0.1"
+        """Where its paths begin."""
+        self.namespace = opened.enter_context(Namespace(bridge, name)) if bridge else None
+        self.paths = {
+            path: opened.enter_context(PathProxy(port, address=self.address))
+            for path, port in targets.items()
+        }
         self.config_file = self.directory / "tidelog.yaml"
         self.notes = Notes(self.directory)
         self.capture: CaptureProcess | None = None
@@ -60,7 +71,11 @@ class Host:
         self._starts += 1
         self.leaves = False
         self.capture = CaptureProcess(
-            self.config_file, log_file, mutation=self._mutation, host=self.name
+            self.config_file,
+            log_file,
+            mutation=self._mutation,
+            host=self.name,
+            namespace=self.namespace.name if self.namespace else "",
         )
 
     def kill(self) -> None:
@@ -78,7 +93,8 @@ class Host:
         log_file = self.directory / f"pipeline-{self._pipeline_starts}.log"
         self._pipeline_starts += 1
         self.pipeline_leaves = False
-        self.pipeline = Delivering(self.config_file, log_file)
+        inside = self.namespace.inside if self.namespace else ()
+        self.pipeline = Delivering(self.config_file, log_file, inside=inside)
 
     def kill_pipeline(self) -> None:
         if self.pipeline is not None:

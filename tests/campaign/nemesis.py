@@ -32,7 +32,8 @@ SEEN_S = 40.0
 """and another has taken over within this one."""
 DELAYS_S = (0.02, 0.2)
 FSYNC_S = (0.1, 1.5)
-DATABASE = "database"
+CLOCK_STEPS_S = (2.0, 60.0, 3600.0)
+DATABASE, COPY = "database", "copy"
 PROMOTE = "promote"
 _Found = TypeVar("_Found")
 
@@ -51,6 +52,8 @@ KINDS = {
     "cut": "a path refuses connections",
     "silence": "a path brings nothing to its end, connections stay",
     "slow": "a path brings all of it late",
+    "drop": "all packets of a path vanish, SYNs too; neither end is told",
+    "vanish": "the link of a host goes down",
     "cut from both": "no host reaches the state",
     "silence to both": "the state answers no host, connections stay",
     "restart the state": "the state store is killed and started",
@@ -251,7 +254,7 @@ class Nemesis:
         host = self._whole_host("clock")
         if host is None:
             return False
-        offset_s = self._rng.choice((-1, 1)) * self._rng.choice((2.0, 60.0, 3600.0))
+        offset_s = self._rng.choice((-1, 1)) * self._rng.choice(CLOCK_STEPS_S)
         switches.set_clock(host.directory, offset_s)
         self._note(f"the clock of {host.name} is set by {offset_s:.0f} s")
         seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
@@ -304,6 +307,27 @@ class Nemesis:
     def _slow(self) -> bool:
         return self._lose("slow")
 
+    def _drop(self) -> bool:
+        """Where hosts have namespaces."""
+        found = self._path()
+        if found is None or found[0].namespace is None:
+            return False
+        host, name = found
+        port, namespace = host.paths[name].port, found[0].namespace
+        namespace.drop(port)
+        self._note("drop")
+        seconds = self._lease_s * self._rng.uniform(0.3, 2.5)
+        return self._begin(f"path {host.name} to {name}", seconds, lambda: namespace.let_pass(port))
+
+    def _vanish(self) -> bool:
+        """Where hosts have namespaces."""
+        host = self._whole_host("link")
+        if host is None or host.namespace is None:
+            return False
+        host.namespace.cut_off()
+        seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
+        return self._begin(f"link {host.name}", seconds, host.namespace.bring_back)
+
     def _lose(self, how: str) -> bool:
         found = self._path()
         if found is None:
@@ -330,7 +354,10 @@ class Nemesis:
         if self._away:
             return False
         paths = [
-            path for host in self._hosts for name, path in host.paths.items() if name != DATABASE
+            path
+            for host in self._hosts
+            for name, path in host.paths.items()
+            if name not in (DATABASE, COPY)
         ]
         for path in paths:
             lose(path)

@@ -37,8 +37,8 @@ class Place(Protocol):
     @property
     def direct_ports(self) -> dict[str, int]: ...
 
-    def sections(self, ports: Mapping[str, int]) -> str:
-        """``log`` and ``state`` of a configuration that goes by these ports."""
+    def sections(self, ports: Mapping[str, int], address: str) -> str:
+        """``log`` and ``state`` of a configuration that goes by these ports of this address."""
         ...
 
     def files(self) -> Path:
@@ -67,8 +67,8 @@ class OnS3:
         self.bucket: FaultyNetwork | None = opened.enter_context(FaultyNetwork(in_turn.port))
         self.ports = {"log and state": self.bucket.port}
 
-    def sections(self, ports: Mapping[str, int]) -> str:
-        endpoint = f"http://127.0.0.1:{ports['log and state']}"
+    def sections(self, ports: Mapping[str, int], address: str) -> str:
+        endpoint = f"http://{address}:{ports['log and state']}"
         options = {**self._server.options, "endpoint": endpoint}
         log = {"path": self._server.url(self._prefix), "storage_options": options}
         return f"log: {json.dumps({**log, 'rollup_bytes': 0})}\nstate: {{url: 'log:'}}\n"
@@ -112,8 +112,8 @@ class StateInPostgres(_Shared):
         server.create_database(self._database)
         self.ports = {"state": server.port}
 
-    def sections(self, ports: Mapping[str, int]) -> str:
-        return self._section(f"postgresql://postgres@127.0.0.1:{ports['state']}/{self._database}")
+    def sections(self, ports: Mapping[str, int], address: str) -> str:
+        return self._section(f"postgresql://postgres@{address}:{ports['state']}/{self._database}")
 
     def restart(self) -> None:
         self._server.restart(mode="immediate")
@@ -131,8 +131,8 @@ class StateInZooKeeper(_Shared):
         self._path = f"/tidelog/{secrets.token_hex(4)}"
         self.ports = {f"state {n}": member.port for n, member in enumerate(members, 1)}
 
-    def sections(self, ports: Mapping[str, int]) -> str:
-        hosts = ",".join(f"127.0.0.1:{ports[name]}" for name in self.ports)
+    def sections(self, ports: Mapping[str, int], address: str) -> str:
+        hosts = ",".join(f"{address}:{ports[name]}" for name in self.ports)
         return self._section(f"zookeeper://{hosts}{self._path}")
 
     def restart(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 import struct
 import time
 from collections.abc import Mapping
@@ -16,7 +17,22 @@ from typing import Final
 
 from tidelog.system import failpoints
 
-_CLOCK: Final = "clock"
+LIBFAKETIME: Final = next(map(str, Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), "")
+"""Where it is installed: a process that has it steps the clock of its libraries in C and Rust, too.
+"""
+FAKETIME: Final = {
+    "LD_PRELOAD": LIBFAKETIME,
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    # Or each wait for Python's lock is over at once, and three threads take five times as long.
+    "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    "NO_FAKE_STAT": "1",  # the times of files are those of their host
+    "FAKETIME_CACHE_DURATION": "0",  # it looks at the file each second
+}
+if LIBFAKETIME and os.environ.get("LD_PRELOAD") == LIBFAKETIME:
+    # By Python 3.11's own, a deadline of the monotonic clock, libfaketime 0.9.10 fails with EINVAL
+    # (its issue 426). It has to be another one before others take it (kazoo).
+    time.sleep = lambda seconds: select.select((), (), (), seconds) and None
+_CLOCK, _TIMESTAMP = "clock", "FAKETIME_TIMESTAMP_FILE"
 _DISK, _MET = "disk", "disk-met"
 _FORMAT: Final = struct.Struct("<d")
 DISK_FULL, FSYNC_FAILS, DISK_SLOW = "disk full", "fsync fails", "disk slow"
@@ -29,12 +45,25 @@ DISK_FAULTS: Final = {
 
 def prepare(directory: Path) -> None:
     (directory / _CLOCK).write_bytes(_FORMAT.pack(0.0))
+    set_clock(directory, 0.0)
     set_disk(directory, "")
     (directory / _MET).write_text("")
 
 
+def faketime() -> dict[str, str]:
+    """The environment of a process whose clock, and that of its forks, is to be stepped; empty: it
+    is not there, and `install` steps the clock of Python.
+    """
+    return dict(FAKETIME) if LIBFAKETIME else {}
+
+
 def set_clock(directory: Path, offset_s: float) -> None:
-    """The host's wall clock is so far ahead of the machine's from now on."""
+    """The host's wall clock is so far ahead of the machine's from now on, or in a second."""
+    if LIBFAKETIME:
+        asked = directory / f"{_CLOCK}.new"
+        asked.write_text(f"{offset_s:+f}\n")
+        asked.replace(directory / _CLOCK)
+        return
     with (directory / _CLOCK).open("r+b") as file:
         file.write(_FORMAT.pack(offset_s))
 
@@ -53,13 +82,16 @@ def disk_met(directory: Path) -> int:
 
 def install(directory: Path) -> None:
     """In a process of the host, before it begins."""
-    _step_clocks(directory / _CLOCK)
+    if LIBFAKETIME and os.environ.get("LD_PRELOAD") == LIBFAKETIME:
+        os.environ[_TIMESTAMP] = str(directory / _CLOCK)
+    else:
+        _step_clocks(directory / _CLOCK)
     for point, faults in DISK_FAULTS.items():
         failpoints._armed[point] = _failing(directory, faults)
 
 
 def _step_clocks(path: Path) -> None:
-    """Those that Python code asks. Libraries in C, and the monotonic clock, go on as they were."""
+    """Those that Python code asks, where there is nothing better."""
     file = os.open(path, os.O_RDONLY)
     offset = mmap.mmap(file, _FORMAT.size, prot=mmap.PROT_READ)
     os.close(file)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.campaign import copies, leaders
+from tests.campaign import copies, leaders, nemesis
 from tests.campaign.campaign_run import (
     LAG_S,
     LEASE_S,
@@ -38,6 +38,7 @@ from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.campaign.store_nemesis import STORE_KINDS
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
+from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle import promotable
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
@@ -137,6 +138,20 @@ def one(
         return done.outcome
 
 
+def until_each_struck(
+    kinds: tuple[str, ...], state: str, request: pytest.FixtureRequest, directory: Path
+) -> None:
+    """Runs that hold, until one has met each kind of fault."""
+    for seed in MUTATION_SEEDS:
+        try:
+            outcome = one(seed, "oracle16", state, request, directory / str(seed), kinds=kinds)
+        except NothingShownError:
+            continue
+        if set(outcome.faults) == set(kinds):
+            return
+    pytest.fail("one of the faults was never met")
+
+
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.thorough
@@ -152,12 +167,7 @@ def test_a_short_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Non
 def test_a_short_campaign_on_disks_that_fail(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    kinds = ("fill the disk", "fail on fsync")
-    for seed in MUTATION_SEEDS:
-        outcome = one(seed, "oracle16", "postgresql", request, tmp_path / str(seed), kinds=kinds)
-        if set(outcome.faults) == set(kinds):
-            return
-    pytest.fail("one of the faults was never met")
+    until_each_struck(("fill the disk", "fail on fsync"), "postgresql", request, tmp_path)
 
 
 @pytest.mark.integration
@@ -175,14 +185,32 @@ def test_a_short_campaign_on_disks_that_fail(
 def test_a_short_campaign_on_stores_that_fail(
     state: str, kinds: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    for seed in MUTATION_SEEDS:
-        try:
-            outcome = one(seed, "oracle16", state, request, tmp_path / str(seed), kinds=kinds)
-        except NothingShownError:
-            continue
-        if set(outcome.faults) == set(kinds):
-            return
-    pytest.fail("one of the faults was never met")
+    until_each_struck(kinds, state, request, tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_short_campaign_of_hosts_that_vanish(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    try:
+        with Bridge():
+            pass
+    except NotPermittedError as lacks:
+        pytest.skip(str(lacks))
+    until_each_struck(("drop", "vanish"), "zookeeper", request, tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_short_campaign_of_clocks_that_step(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket takes no request of a clock that is an hour off."""
+    monkeypatch.setattr(nemesis, "CLOCK_STEPS_S", (3600.0,))
+    until_each_struck(("step the clock", "kill"), "log", request, tmp_path)
 
 
 @pytest.mark.integration

@@ -21,8 +21,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import sessions, switches, witness
+from tests.campaign import switches  # it may have to put another time.sleep in place
+
+# isort: split
+from tests.campaign import sessions, witness
 from tests.e2e import engine_program
+from tests.support import namespaces
 
 from tidelog import app
 from tidelog.capture import session
@@ -47,6 +51,7 @@ def _capture(
     window_ms: str,
     engine: str,
     host: str,
+    namespace: str,
 ) -> int:
     """In the fork; its exit code.
 
@@ -58,6 +63,7 @@ def _capture(
         window_ms: see `tests.e2e.history_spec.Spec`.
         engine: as there; not a capture but a program with one.
         host: as if it ran on a host of this name, of a campaign; empty: on this one.
+        namespace: of the network, which it is moved to; empty: that of this process.
     """
     log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     null = os.open(os.devnull, os.O_RDWR)
@@ -68,6 +74,8 @@ def _capture(
             from tests.e2e import oracle_mutations
 
             oracle_mutations.apply(mutation)
+        if namespace:
+            namespaces.enter(namespace)
         if host:
             _move_to(host)
             witness.install(Path(config).parent)

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import ClassVar
 
+from tests.campaign import switches
 from tests.e2e.history_spec import ROOT
 from tests.support.oracle.dumps import REFETCH, PlacedChunk
 from tests.support.oracle.log import read_event_log
@@ -90,15 +93,22 @@ class Collector(threading.Thread):
 
 
 class Nursery:
-    """Forks captures (`tests.e2e.capture_process`); one serves all runs of a test process."""
+    """Forks captures (`tests.e2e.capture_process`); one serves all runs of a test process, and
+    another those of a campaign.
+    """
 
-    _shared: Nursery | None = None
+    _shared: ClassVar[dict[bool, Nursery]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.capture_process"],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDELOG_DEBUG": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+                "TIDELOG_DEBUG": "1",
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -110,10 +120,11 @@ class Nursery:
         atexit.register(self._close)
 
     @classmethod
-    def shared(cls) -> Nursery:
-        if cls._shared is None:
-            cls._shared = Nursery()
-        return cls._shared
+    def shared(cls, *, stepped: bool = False) -> Nursery:
+        """``stepped``: its captures' clocks are (`tests.campaign.switches`)."""
+        if stepped not in cls._shared:
+            cls._shared[stepped] = Nursery(switches.faketime() if stepped else {})
+        return cls._shared[stepped]
 
     def start(self, **arguments: str) -> int:
         """The process id of a new capture."""
@@ -162,12 +173,13 @@ class CaptureProcess:
         window_ms: int = 0,
         engine: str = "",
         host: str = "",
+        namespace: str = "",
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
         with log_file.open("a") as out:
             out.write(f"--- start {failpoint}\n")
-        self._nursery = Nursery.shared()
+        self._nursery = Nursery.shared(stepped=bool(host))
         self.pid = self._nursery.start(
             config=str(config),
             log_file=str(log_file),
@@ -176,6 +188,7 @@ class CaptureProcess:
             window_ms=str(window_ms),
             engine=engine,
             host=host,
+            namespace=namespace,
         )
         self.frozen = False
 

@@ -40,14 +40,16 @@ def network(s3: S3Server) -> Iterator[FaultyNetwork]:
 def on_s3(
     database: str, tmp_path: Path, s3: S3Server, network: FaultyNetwork
 ) -> Iterator[Callable[..., Source]]:
-    """A source whose log and state are in the bucket, and an output; ``options``: of the store."""
+    """A source whose log, and state if it is not elsewhere, are in the bucket, and an output;
+    ``options``: of the store.
+    """
     made: list[Source] = []
 
-    def make(place: str = "", **options: str) -> Source:
+    def make(place: str = "", state: str = "log:", **options: str) -> Source:
         place = place or s3.url(f"start-{next(_numbers)}")
         endpoint = f"http://127.0.0.1:{network.port}"
         given = {**s3.options, "endpoint": endpoint, **options}
-        source = Source(database, tmp_path, place, given, state="log:")
+        source = Source(database, tmp_path, place, given, state=state)
         made.append(source)
         outputs = [{"kind": "files", "path": "out", "format": "json"}]
         pipeline = {
@@ -96,6 +98,25 @@ def test_a_capture_waits_for_a_bucket_that_is_busy(
     network.arm("busy", "", ALWAYS)
     capture = source.start()
     source.wait_for(lambda: "503" in capture.log_file.read_text())
+    network.disarm()
+    source.wait_led()
+    assert not capture.died
+
+
+@pytest.mark.parametrize("state", ["log:", ""], ids=["state in the bucket", "state elsewhere"])
+def test_a_capture_whose_clock_differs_from_the_buckets_waits_until_it_is_right(
+    on_s3: Callable[..., Source], network: FaultyNetwork, state: str
+) -> None:
+    """A host that has just started may not have asked for the time yet. Exit code 2 would be its
+    end: a service manager does not start that again.
+    """
+    source = on_s3(state=state)
+    network.arm("skew", "", ALWAYS)
+    capture = source.start()
+    source.wait_for(lambda: "the clock of this host differs" in capture.log_file.read_text())
+    time.sleep(1)
+    assert not capture.died
+    assert "credentials" not in capture.tail
     network.disarm()
     source.wait_led()
     assert not capture.died

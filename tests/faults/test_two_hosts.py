@@ -13,9 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.campaign.paths import PathProxy
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.oracle.log import read_event_log
 from tests.support.s3 import S3Server
-from tests.support.two_hosts import GATEWAY, BucketPath, Host, ServerPath, two_hosts
+from tests.support.two_hosts import Host, two_hosts
 from tests.support.zookeeper import ZooKeeperServer
 
 from tidelog.eventlog.reader import EventLog
@@ -47,17 +49,18 @@ def hosts(
     with ExitStack() as opened:
         hosts = opened.enter_context(two_hosts(tmp_path))
         before, _, name = database.rpartition("/")
-        bucket = opened.enter_context(BucketPath(s3.port, one_at_a_time=True))
-        source = opened.enter_context(ServerPath(int(before.rpartition(":")[2])))
-        keeper = opened.enter_context(ServerPath(zookeeper.port))
-        dsn = f"postgresql://postgres@{GATEWAY}:{source.port}/{name}"
+        gateway = hosts[0].gateway
+        bucket = opened.enter_context(FaultyNetwork(s3.port, one_at_a_time=True, address=gateway))
+        source = opened.enter_context(PathProxy(int(before.rpartition(":")[2]), address=gateway))
+        keeper = opened.enter_context(PathProxy(zookeeper.port, address=gateway))
+        dsn = f"postgresql://postgres@{gateway}:{source.port}/{name}"
         state = {
             "log": "",
-            "zookeeper": f"state: {{url: 'zookeeper://{GATEWAY}:{keeper.port}/two-hosts', "
+            "zookeeper": f"state: {{url: 'zookeeper://{gateway}:{keeper.port}/two-hosts', "
             "options: {session_timeout_s: 2}}",
             "postgresql": f"state: {{url: '{dsn}'}}",
         }[store]
-        options = s3.options | {"endpoint": f"http://{GATEWAY}:{bucket.port}"}
+        options = s3.options | {"endpoint": f"http://{gateway}:{bucket.port}"}
         text = CONFIG.format(
             dsn=dsn,
             store=store,

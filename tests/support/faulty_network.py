@@ -16,7 +16,13 @@ from tests.support.s3 import S3Server
 from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 
 _END = b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_ANSWERS = {"busy": b"HTTP/1.1 503 Slow Down" + _END, "forbid": b"HTTP/1.1 403 Forbidden" + _END}
+_SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>Forbidden</Message></Error>"
+_ANSWERS = {
+    "busy": b"HTTP/1.1 503 Slow Down" + _END,
+    "forbid": b"HTTP/1.1 403 Forbidden" + _END,
+    "skew": b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+    % (len(_SKEWED), _SKEWED),
+}
 
 
 class FaultyNetwork(Proxy):
@@ -30,12 +36,15 @@ class FaultyNetwork(Proxy):
 
     - ``busy``: the request is answered by 503 and not forwarded.
     - ``forbid``: the same by 403.
+    - ``skew``: by 403 as well; the body, which a HEAD has not, says that our clock is wrong.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     """
 
-    def __init__(self, port: int, *, one_at_a_time: bool = False) -> None:
-        super().__init__(port)
+    def __init__(
+        self, port: int, *, one_at_a_time: bool = False, address: str = "127.0.0.1"
+    ) -> None:
+        super().__init__(port, address=address)
         self._turn: contextlib.AbstractContextManager[object] = (
             threading.Lock() if one_at_a_time else contextlib.nullcontext()
         )
@@ -75,7 +84,8 @@ class FaultyNetwork(Proxy):
                 self.asked.append(request.partition(b"\r\n")[0].decode())
                 fault = self._fault_of(request)
                 if fault in _ANSWERS:
-                    client.sendall(_ANSWERS[fault])
+                    head, end, body = _ANSWERS[fault].partition(b"\r\n\r\n")
+                    client.sendall(head + end + (b"" if request.startswith(b"HEAD") else body))
                     return
                 if fault == "delay":
                     self.delayed.append(request)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,15 +14,20 @@ from tidelog.system.failpoints import ENVIRONMENT_VARIABLE
 
 
 class Delivering:
-    """Starts it."""
+    """Starts it. ``inside``: what goes before its command, and becomes it (`ip netns exec`)."""
 
     def __init__(
-        self, config: Path, log_file: Path, failpoint: str = "", command: str = "pipeline"
+        self,
+        config: Path,
+        log_file: Path,
+        failpoint: str = "",
+        command: str = "pipeline",
+        inside: Sequence[str] = (),
     ) -> None:
         self.log_file = log_file
         with log_file.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidelog", command, str(config), "--json"],
+                [*inside, sys.executable, "-m", "tidelog", command, str(config), "--json"],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, ENVIRONMENT_VARIABLE: failpoint},

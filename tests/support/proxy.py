@@ -11,16 +11,14 @@ from typing import Self
 
 
 class Proxy:
-    """Listens on a port of its own for clients of the server at ``port``, and serves each on a
-    thread. Use it as a context manager.
+    """Listens on a port of its own, of ``address``, for clients of the server at ``port``, and
+    serves each on a thread. Use it as a context manager.
     """
 
-    address = "127.0.0.1"
-    """Where it listens."""
-
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, address: str = "127.0.0.1") -> None:
         self._target = port
-        self._listener = socket.create_server((self.address, 0))
+        self.address = address
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
         """What `cut` ends."""

@@ -1,10 +1,9 @@
 """Hosts of one's own, with nothing in common but a network: namespaces of network, processes and
-names. Needs root, `ip` and `unshare`.
+names. Needs root, `ip`, `nft` and `unshare`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,56 +15,28 @@ from types import TracebackType
 from typing import IO, Self
 
 import pytest
-from tests.campaign.paths import PathProxy
-from tests.support.faulty_network import FaultyNetwork
+from tests.support.namespaces import Bridge, Namespace, NotPermittedError
 
-GATEWAY = "10.213.77.1"
-"""Where hosts find what this machine has."""
-_BRIDGE = "tidelog-br"
 _ENTER = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 _RUN = 'hostname "$1"; shift; exec "$@"'
-
-
-class ServerPath(PathProxy):
-    """From the hosts to a server of this machine."""
-
-    address = GATEWAY
-
-
-class BucketPath(FaultyNetwork):
-    """The same to S3Proxy: its requests come one after the other."""
-
-    address = GATEWAY
 
 
 class Host:
     """Use it as a context manager."""
 
-    def __init__(self, name: str, number: int, directory: Path) -> None:
+    def __init__(self, name: str, bridge: Bridge, directory: Path) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
-        self._namespace, self._link = f"tidelog-{name}", f"tl-{name}"
-        self._address = f"10.213.77.{number + 1}/24"
+        self.gateway = bridge.address
+        """Where it finds what this machine has."""
+        self._namespace = Namespace(bridge, name)
+        self.cut_off, self.bring_back = self._namespace.cut_off, self._namespace.bring_back
         self._running: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        inside = ("ip", "-n", self._namespace)
-        for command in (
-            ("ip", "netns", "add", self._namespace),
-            ("ip", "link", "add", self._link, "type", "veth", "peer", "eth0", "netns",
-             self._namespace),
-            ("ip", "link", "set", self._link, "master", _BRIDGE, "up"),
-            (*inside, "addr", "add", self._address, "dev", "eth0"),
-            (*inside, "link", "set", "eth0", "up"),
-            (*inside, "link", "set", "lo", "up"),
-        ):  # fmt: skip
-            try:
-                _required(command)
-            except subprocess.CalledProcessError:
-                self._remove()
-                raise
+        self._namespace.__enter__()
         return self
 
     def __exit__(
@@ -77,12 +48,7 @@ class Host:
         self.kill()
         if self._log is not None:
             self._log.close()
-        self._remove()
-
-    def _remove(self) -> None:
-        """The link first: the kernel may keep it for a while with a namespace that is gone."""
-        for command in (("link", "del", self._link), ("netns", "del", self._namespace)):
-            subprocess.run(("ip", *command), check=False)
+        self._namespace.__exit__(kind, error, trace)
 
     @property
     def said(self) -> str:
@@ -116,16 +82,9 @@ class Host:
             self._running.send_signal(signal.SIGKILL)
             self._running.wait(30)
 
-    def cut_off(self) -> None:
-        """Nothing comes to it, or from it."""
-        _required(("ip", "link", "set", self._link, "down"))
-
-    def bring_back(self) -> None:
-        _required(("ip", "link", "set", self._link, "up"))
-
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return [
-            "ip", "netns", "exec", self._namespace, *_ENTER, "sh", "-c", _RUN, "sh", self.name,
+            *self._namespace.inside, *_ENTER, "sh", "-c", _RUN, "sh", self.name,
             sys.executable, "-m", "tidelog", *arguments,
         ]  # fmt: skip
 
@@ -133,22 +92,14 @@ class Host:
 @contextmanager
 def two_hosts(directory: Path) -> Iterator[tuple[Host, Host]]:
     """Skips where they are not permitted."""
-    if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("network namespaces need root, ip and unshare")
-    made = subprocess.run(
-        ("ip", "link", "add", _BRIDGE, "type", "bridge"), capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"a bridge can't be made here: {made.stderr.decode().strip()}")
+    if not shutil.which("unshare"):
+        pytest.skip("hosts of their own need unshare")
     with ExitStack() as opened:
-        opened.callback(subprocess.run, ("ip", "link", "del", _BRIDGE), check=False)
-        _required(("ip", "addr", "add", f"{GATEWAY}/24", "dev", _BRIDGE))
-        _required(("ip", "link", "set", _BRIDGE, "up"))
-        hosts = [Host(name, n, directory) for n, name in enumerate(("host-a", "host-b"), 1)]
-        for host in hosts:
-            opened.enter_context(host)
-        yield hosts[0], hosts[1]
-
-
-def _required(command: Sequence[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+        try:
+            bridge = opened.enter_context(Bridge())
+        except NotPermittedError as lacks:
+            pytest.skip(str(lacks))
+        a, b = (
+            opened.enter_context(Host(name, bridge, directory)) for name in ("host-a", "host-b")
+        )
+        yield a, b

@@ -42,20 +42,12 @@ AND command NOT IN ('Daemon', 'Binlog Dump', 'Binlog Dump GTID')
 """
 
 
-class Front(PathProxy):
-    """The address, as one that moves with the role."""
-
-    def lead_to(self, port: int) -> None:
-        self._target = port
-        self.heal()
-
-
 class PromotablePostgres(PostgresOracle):
     """A primary, and a standby that has copies of its slots. What is written while the standby gets
     nothing is lost with the primary.
     """
 
-    def __init__(self, primary: PostgresServer, standby: PostgresStandby, front: Front) -> None:
+    def __init__(self, primary: PostgresServer, standby: PostgresStandby, front: PathProxy) -> None:
         super().__init__(primary)
         self._standby = standby
         self._front = front
@@ -94,6 +86,7 @@ class PromotablePostgres(PostgresOracle):
         standby.promote()
         self.server = standby
         self._front.lead_to(standby.port)
+        self._front.heal()
         return f"{lost} bytes and more are lost, within {time.monotonic() - begun:.1f} s"
 
     def _await_copies(
@@ -120,7 +113,7 @@ class PromotableMySql(MySqlOracle):
     """
 
     def __init__(
-        self, primary: MySqlFamilyServer, replica: MySqlFamilyServer, front: Front
+        self, primary: MySqlFamilyServer, replica: MySqlFamilyServer, front: PathProxy
     ) -> None:
         super().__init__(primary)
         self._replica = replica
@@ -153,6 +146,7 @@ class PromotableMySql(MySqlOracle):
         replica.execute("SET GLOBAL read_only = OFF")
         self.server, self._lost = replica, primary
         self._front.lead_to(replica.port)
+        self._front.heal()
         return f"goes on at {name}:{offset}, within {time.monotonic() - begun:.1f} s"
 
     def truth(self, xids: Set[int] = frozenset()) -> list[Transaction]:
@@ -206,7 +200,7 @@ def postgres18() -> Iterator[PromotablePostgres]:
     with (
         PostgresServer(18, postgres.SETTINGS) as primary,
         PostgresStandby(primary, followed) as standby,
-        Front(primary.port) as front,
+        PathProxy(primary.port) as front,
     ):
         primary.execute(f"ALTER SYSTEM SET synchronized_standby_slots = {standby.slot}")
         primary.execute("SELECT pg_reload_conf()")
@@ -229,7 +223,7 @@ def mariadb1011() -> Iterator[PromotableMySql]:
 def _replicated(primary: MySqlFamilyServer) -> Iterator[PromotableMySql]:
     replica = type(primary).replica_of(primary, mysql.SETTINGS)
     replica.primary = None  # it must not follow before its binlog begins where it has to
-    with replica, Front(primary.port) as front:
+    with replica, PathProxy(primary.port) as front:
         replica.execute(f"RESET MASTER TO {FIRST_FILE}")
         replica.primary = primary
         replica._follow(primary)

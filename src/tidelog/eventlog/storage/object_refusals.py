@@ -10,11 +10,18 @@ from tidelog.errors import AccessRefusedError, StorageError
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _NOT_LET_IN: Final = re.compile(r"status code: (401|403|404)\b")
 """404: of the bucket. That an object is not there is an answer, and comes not here."""
+_WRONG_CLOCK: Final = re.compile(r"<Code>RequestTimeTooSkewed</Code>|Request date header too old")
+"""S3 and what speaks its protocol; Azure. They answer 403, but it is no credential they refuse."""
 
 
 def storage_error(what: str, error: BaseException) -> StorageError:
     """``what``: could not be done."""
     reason = reason_of(error)
+    if _WRONG_CLOCK.search(str(error)):
+        return StorageError(
+            f"{what}: the clock of this host differs from the store's by too much, so no request "
+            f"is taken: {reason}. Set the clock (NTP); nothing else needs to be done."
+        )
     if _NOT_LET_IN.search(reason):
         return AccessRefusedError(
             f"{what}: {reason}. Check the bucket's name, the endpoint, and that the credentials "

@@ -193,7 +193,10 @@ class ObjectStorage:
     def tag(self, name: str) -> Tag | None:
         try:
             with self._refusals("look at", name):
-                return _tag(obstore.head(self._store(), name))
+                try:
+                    return _tag(obstore.head(self._store(), name))
+                except refusals.PermissionDeniedError:  # its answer has no body that says why
+                    return _tag(obstore.get(self._store(), name).meta)
         except FileNotFoundError:
             return None
 

@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,10 +27,13 @@ from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.source import OracleSource
 
+from tidelog import app
 from tidelog.app.log_location import log_place
+from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config, load_config
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.state.opening import open_state
 
 LEASE_S = 3.0
 LIVELY_S = 60.0
@@ -40,6 +43,8 @@ BEGIN_S = 300.0
 PIPED_S = 120.0
 """Java begins anew after a kill, on a machine that has other work."""
 RESTART_S = 1.0
+TOLD_S = 5.0
+"""A leader's status tells of a new dump within this time."""
 STANDS_BY = '{"role": "standby"'
 LOST = "from what is durable: the lease"
 """Says a leader that lost it. Where the machine is busy enough none comes to its first batch."""
@@ -232,9 +237,30 @@ class CampaignRun(Run):
     def _settle(self, config: Config, collector: Collector) -> None:
         self._judge_leaders(config)
         self._lively_s = self._await_liveness(collector)
+        self._have_late_dumps_done(config)
         super()._settle(config, collector)
         if self._copies is not None:
             self._settle_pipelines(self._copies, config, collector)
+
+    def _have_late_dumps_done(self, config: Config) -> None:
+        """A store that can't compare two documents at once (``log:``) lets a former leader's new
+        document come late: a dump that it noted, of which who leads now knows nothing. The next one
+        carries it out.
+        """
+        with closing(open_state(config.state.place)) as state:
+            dumps = [state.get(key) for key in state.keys(DUMP_PREFIX)]
+        going = {
+            one.value["dump_id"]
+            for one in dumps
+            if one is not None and one.value["status"] not in ("completed", "aborted")
+        }
+        deadline = time.monotonic() + TOLD_S
+        while late := going - {dump["dump_id"] for dump in app.status(config)["dumps"]}:
+            time.sleep(0.2)
+            if time.monotonic() > deadline:
+                self._note(f"a former leader noted late: {sorted(late)}")
+                app.hand_over(config, None, timeout_s=HANDOVER_S)
+                return
 
     def _settle_pipelines(self, copies: Copies, config: Config, collector: Collector) -> None:
         """All that was captured is delivered, once, without a hand; then they end in order."""

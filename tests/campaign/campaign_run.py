@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.campaign import leaders
 from tests.campaign.copies import Copies
 from tests.campaign.hosts import Host
-from tests.campaign.nemesis import COPY, DATABASE, KINDS
+from tests.campaign.nemesis import COPY, DATABASE, HANDOVER_S, KINDS
 from tests.campaign.outcome import Gap, Outcome, find_gaps
 from tests.campaign.pipeline_nemesis import PipelineNemesis
 from tests.campaign.places import Place

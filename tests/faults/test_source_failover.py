@@ -147,8 +147,10 @@ def test_what_the_promoted_standby_lacks_is_told(tmp_path: Path) -> None:
         assert source.inserted() == list(range(1, 21)), "nothing was appended"
 
 
-def test_without_a_copy_of_the_slot_it_is_a_gap(tmp_path: Path) -> None:
-    with pair_of(18, tmp_path, slots="off") as pair:
+@pytest.mark.parametrize("version", [18, pytest.param(16, marks=pytest.mark.thorough)])
+def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) -> None:
+    """Before 17 no slot is copied."""
+    with pair_of(version, tmp_path, slots="off") as pair:
         source = pair.source
         capture = source.start()
         source.wait_led()

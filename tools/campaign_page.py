@@ -110,7 +110,8 @@ Two captures on two hosts, that share nothing but a source, an event log and a s
 parts away and gives them back, at most two at a time. The history oracle then holds the event log against what the source
 committed: invariants 1, 2, 3, 7 and 8 of [these](../INVARIANTS.md). Each process notes what it does beside the rules that keep two leaders
 apart, and each of these rules is judged for itself. And once the last fault is over, what is written has to be
-captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; a short one is among the thorough tests.
+captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; `make campaign-short`, of three minutes, is a
+part of CI.
 
 In a part of the runs two processes of one pipeline, one on each host, bring three tables to a copy in PostgreSQL and to files. The copy has to
 become equal to the source and each event has to be in the files once.

@@ -171,6 +171,7 @@ class LoggedGtids:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._text = ""  # of `_executed`; empty: it is not made yet
         self._clear(Flavor.MYSQL, None)
 
     def start(
@@ -212,6 +213,7 @@ class LoggedGtids:
                 begun = self._at(resume.position)
                 if not begun:
                     return resume  # better none than one that leaves a transaction out
+            self._text = self._text or str(self._executed)
             return replace(resume, executed=self._text, begun=begun)
 
     def _clear(self, flavor: Flavor, executed: Gtids | None) -> None:
@@ -230,7 +232,7 @@ class LoggedGtids:
                 self._pending.appendleft(_slice(seen, over, len(seen)))
             assert self._executed is not None
             self._executed = joined(self._executed, named(_slice(seen, 0, over), self._flavor))
-            self._text = str(self._executed)
+            self._text = ""
 
     def _at(self, position: int) -> str:
         """The one that begins there; empty: it is not known."""

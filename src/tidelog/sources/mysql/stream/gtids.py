@@ -89,10 +89,10 @@ class GtidSet:
         return GtidSet({source: found for source, found in left.items() if found})
 
     def union(self, other: GtidSet) -> GtidSet:
-        joined = {source: list(intervals) for source, intervals in self.intervals.items()}
+        joined = dict(self.intervals)
         for source, intervals in other.intervals.items():
-            joined.setdefault(source, []).extend(intervals)
-        return GtidSet({source: merged(found) for source, found in joined.items()})
+            joined[source] = merged((*joined.get(source, ()), *intervals))
+        return GtidSet(joined)
 
 
 def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:

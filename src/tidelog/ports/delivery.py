@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports.log import SourceId
+from tidelog.ports.output import TaskFence
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class WriteTask:
     version are not in the source any more (after a truncate or a complete dump). Only with *keyed*
     delivery, and equal in all tasks. Outputs that delete on the driver pass over it. ``epoch``: of
     the pipeline's lease (0: there is none): a destination that can compare it refuses lesser ones.
+    ``fence``: of that lease, see `check_lease`.
     """
 
     output: str
@@ -52,6 +54,15 @@ class WriteTask:
     number: int
     deleted_below: Mapping[str, int] = field(default_factory=dict)
     epoch: int = 0
+    fence: TaskFence | None = field(default=None, compare=False, repr=False)
+
+    def check_lease(self) -> None:
+        """Raises LeaseLostError once another process may lead the pipeline. Asked before `open`,
+        each `write` and `commit`; who sends several requests in one of them asks before each. Any
+        thread may ask.
+        """
+        if self.fence is not None:
+            self.fence.check()
 
 
 @dataclass(frozen=True, slots=True)

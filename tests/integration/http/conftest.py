@@ -18,7 +18,7 @@ from tidelog.outputs.formatters.messages import HEADERS
 from tidelog.outputs.http.client import Endpoint
 from tidelog.outputs.http.requests import Body
 from tidelog.outputs.http.writer import HttpWriter
-from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
+from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
 
 Message = tuple[int | None, int, str]  # key (None: a truncate), version, text
 
@@ -62,6 +62,7 @@ class Task:
     total: bool = False
     keep_rejected: bool = False
     in_doubt: bool = False
+    fence: TaskFence | None = None
 
     def send(self, *messages: Message, **endpoint: Any) -> list[Rejection]:
         return self.send_tables(("public.t", messages), **endpoint)
@@ -79,7 +80,7 @@ class Task:
             in_doubt=self.in_doubt,
         )
         rejections: list[Rejection] = []
-        writer.open(WriteTask("api", "g", 0, 1_000, 0))
+        writer.open(WriteTask("api", "g", 0, 1_000, 0, fence=self.fence))
         try:
             for name, messages in tables:
                 for at in range(0, len(messages), 10):

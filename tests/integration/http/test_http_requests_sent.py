@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from tests.integration.http.conftest import Message, Task
+from tests.support.ending_lease import EndingLease
 from tests.support.http_receiver import HttpReceiver
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.outputs.http.requests import Body
 
 pytestmark = pytest.mark.integration
@@ -234,3 +235,16 @@ def test_the_same_messages_are_the_same_requests(task: Task, api: HttpReceiver) 
     task.send(*changes(40))
     assert {request.times for request in api.requests()} == {2}
     check(api, changes(40))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_sent_once_the_lease_has_ended(
+    task: Task, api: HttpReceiver, fails: bool
+) -> None:
+    """A driver that was frozen wakes up, and its tasks with it. The API can't tell a late one."""
+    if fails:
+        api.fail(reset=True, times=1_000)
+    task.fence = EndingLease(4)
+    with pytest.raises(LeaseLostError):
+        task.send(*changes(60))
+    assert sum(request.times for request in api.requests()) == 4

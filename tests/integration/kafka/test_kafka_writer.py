@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,9 +20,10 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.behaviours.outputs.kafka_topics import read
 from tests.support.build_log import BuiltLog
+from tests.support.ending_lease import EndingLease
 from tests.support.kafka import KafkaServer
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import output as executing
 from tidelog.outputs.base.delivery import Delivery
@@ -33,7 +35,7 @@ from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.sender import headers_of
 from tidelog.outputs.kafka.topic_tail import TopicTail, ranks_of
 from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long
-from tidelog.ports import SourceId, TargetTable, WriteTask
+from tidelog.ports import SourceId, TargetTable, TaskFence, WriteTask
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -89,6 +91,7 @@ def bring(
     limits: Mapping[str, int] | None = None,
     timeout_s: float = 60,
     transactions: bool = False,
+    fence: TaskFence | None = None,
     **settings: Any,
 ) -> list[int]:
     """Versions of the letters."""
@@ -97,7 +100,7 @@ def bring(
         KafkaTopics(max_message_bytes=limits or {}), transactions=transactions, exact=False,
         repeated=again, timeout_s=timeout_s, keep_rejected=keep_rejected,
     )  # fmt: skip
-    writer.open(TASK)
+    writer.open(replace(TASK, fence=fence))
     try:
         letters = [letter for rows in batches for letter in writer.write(TABLE, rows)]
         letters += writer.commit()
@@ -278,3 +281,19 @@ def test_a_setting_that_is_none_is_refused_without_its_value(tmp_path: Path) -> 
         assert "s3cret" not in str(caught.value)
     finally:
         output.close()
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_nothing_is_handed_over_once_the_lease_has_ended(
+    kafka: KafkaServer, topic: str, transactions: bool
+) -> None:
+    """A driver that was frozen wakes up, and its tasks with it."""
+    rows = messages(topic, [b"x" * 100] * 5_000)
+    with pytest.raises(LeaseLostError):
+        bring(
+            kafka.servers, rows, keep_rejected=True, transactions=transactions, fence=EndingLease(2)
+        )
+    versions = [each.version for each in read(topic, servers=kafka.servers)]
+    assert len(versions) < 5_000
+    assert versions == list(range(1, len(versions) + 1))
+    assert not (transactions and versions)

@@ -12,14 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
+from tests.support.ending_lease import EndingLease
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.indices import shown
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
-from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
+from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]  # of the process that has the node
 
@@ -66,7 +67,7 @@ def make(name: str, settings: Any = (), mappings: Any = ()) -> None:
 
 def put(
     index: Index | str, *rows: tuple[str, int, int, str | None, int | None, Sequence[str] | None],
-    **how: Any,
+    fence: TaskFence | None = None, **how: Any,
 ) -> list[Rejection]:  # fmt: skip
     """Rows (op, version, id, v, n, missing) by a task of their own."""
     known = Index(index) if isinstance(index, str) else index
@@ -88,7 +89,7 @@ def put(
         names=["_tidelog_op", "_tidelog_version", "id", "v", "n", "_tidelog_missing"],
     )
     try:
-        writer.open(WriteTask("search", "g", 0, 1000, 0))
+        writer.open(WriteTask("search", "g", 0, 1000, 0, fence=fence))
         rejections = list(writer.write(TABLE, batch))
         return rejections + list(writer.commit())
     finally:
@@ -255,3 +256,11 @@ def test_without_its_alias_nothing_is_written() -> None:
     with pytest.raises(OutputRefusedError, match="index_not_found"):
         put("nowhere", up(5, 1, "a"))
     assert ask("GET", "/nowhere") is None
+
+
+def test_nothing_is_sent_once_the_lease_has_ended(alias: str) -> None:
+    """A driver that was frozen wakes up, and its tasks with it."""
+    rows = [up(n, n, "x" * 1000) for n in range(1, 41)]
+    with pytest.raises(LeaseLostError):
+        put(alias, *rows, fence=EndingLease(1), bulk_bytes=4000)
+    assert 0 < kept(alias) < 40

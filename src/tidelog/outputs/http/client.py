@@ -7,7 +7,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,6 +17,7 @@ import httpx
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.ports import TargetTable
+from tidelog.system import failpoints
 
 # What an answer means: tried again; of these records; of us and not of the records. Any other 4xx
 # is of the records.
@@ -70,11 +71,20 @@ class StoppedError(Exception):
 
 class HttpSender:
     """Thread-safe. ``connections`` are kept open at most. ``in_doubt``: the API may be at work on
-    requests of an earlier process or task with the same keys.
+    requests of an earlier process or task with the same keys. ``check_lease``: raises
+    LeaseLostError where nothing more may be sent.
     """
 
-    def __init__(self, endpoint: Endpoint, connections: int, *, in_doubt: bool) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        connections: int,
+        *,
+        in_doubt: bool,
+        check_lease: Callable[[], None],
+    ) -> None:
         self._endpoint = endpoint
+        self._check_lease = check_lease
         self._in_doubt = in_doubt
         self._stopping = threading.Event()
         self._client = httpx.Client(
@@ -86,7 +96,8 @@ class HttpSender:
     def send(self, url: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
         """Returns when the API has said that it has the records.
 
-        Raises RejectedError; OutputError if time is up; OutputRefusedError if the API refuses us.
+        Raises RejectedError; OutputError if time is up; OutputRefusedError if the API refuses us;
+        LeaseLostError before a try that nobody may make any more.
         """
         whole = httpx.Headers({"Content-Type": content_type})
         whole.update(self._endpoint.headers)
@@ -100,6 +111,9 @@ class HttpSender:
         while True:
             if self._stopping.is_set():
                 raise StoppedError
+            # Nothing at the API tells a late request from another: it must not be sent.
+            self._check_lease()
+            failpoints.hit("http.request")
             asked_s: float | None = None
             status = 0
             try:

@@ -66,7 +66,9 @@ class HttpWriter(Writer):
     def open(self, task: WriteTask) -> None:
         self._task = task
         in_doubt = self._in_doubt or tried_before()
-        self._sender = HttpSender(self._endpoint, self._lanes, in_doubt=in_doubt)
+        self._sender = HttpSender(
+            self._endpoint, self._lanes, in_doubt=in_doubt, check_lease=task.check_lease
+        )
         self._lines = [
             _Lane(self._sender, self._endpoint, self._body, task, n, self._keep_rejected)
             for n in range(self._lanes)

@@ -31,6 +31,8 @@ _POISON = (
 # Of so many rows and bytes since the last flush, one can be sent again.
 _SENT_ROWS, _SENT_BYTES = 400_000, 128 << 20
 _POLL_S = 0.002  # brokers' good answers end no poll
+_CHECK_ROWS = 1024  # a look costs as much as handing over some ten messages
+_CHECK_S = 0.02
 _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
 
 
@@ -72,6 +74,8 @@ class KafkaSender:
         timeout_s: how long brokers may take nothing.
         refused: called with a message that they never take, and why; may raise.
         held: which of the messages, of unknown fate, the topics hold.
+        check_lease: raises LeaseLostError where nothing more may be handed over. What librdkafka
+            has by then, its threads send: a producer that is not a transaction's can't be fenced.
     """
 
     def __init__(
@@ -80,12 +84,15 @@ class KafkaSender:
         timeout_s: float,
         refused: Callable[[Sent, KafkaError], None],
         held: Callable[[Sequence[Sent]], Sequence[bool]],
+        check_lease: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
         self._transactional = "transactional.id" in settings
         self._refused = refused
         self._held = held
+        self._check_lease = check_lease
+        self._check_at = 0.0
         self._undelivered: list[tuple[KafkaError, tuple[str, bytes | None, bytes | None]]] = []
         self._sent: list[Chunk | Sent] = []  # in order; what was delivered is not in it for long
         self._sent_rows, self._sent_bytes = 0, 0
@@ -103,6 +110,8 @@ class KafkaSender:
         headers = headers_of(messages, chunk.schema)
         start = 0
         for at, (key, value, header) in enumerate(zip(keys, values, headers, strict=True)):
+            if not at % _CHECK_ROWS:
+                self._check_lease()
             try:
                 produce(topic, value, key, headers=header)
             except (BufferError, KafkaException):
@@ -119,6 +128,7 @@ class KafkaSender:
         """Returns when brokers have all of it."""
         left, since = len(self._producer), time.monotonic()
         while left:
+            self._look()
             self._poll(_POLL_S)
             now_left = len(self._producer)
             if self._settle():
@@ -168,6 +178,7 @@ class KafkaSender:
         """What brokers refused to take, or had no room for. No room for long is an error."""
         since = time.monotonic()
         while self._pending:
+            self._look()
             first = self._pending[0]
             try:
                 self._producer.produce(first.topic, first.value, first.key, headers=first.headers)
@@ -228,6 +239,13 @@ class KafkaSender:
         with suppress(KafkaException):  # it has ended; each of its messages is told of
             self._producer.poll(timeout_s)
 
+    def _look(self) -> None:
+        """At the lease, in loops of short turns. Who is told closes, and what waits is dropped."""
+        now = time.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_S
+            self._check_lease()
+
     def _drain(self) -> None:
         """Until all is known: what waits is not sent, what is under way is answered."""
         producer = self._producer
@@ -248,6 +266,7 @@ class KafkaSender:
         how = {"linger.ms": 0, "enable.gapless.guarantee": False, "on_delivery": told}
         producer = self._begun(**how)
         for each in suspects:
+            self._look()
             try:
                 producer.produce(each.topic, each.value, each.key, headers=each.headers)
             except KafkaException as error:

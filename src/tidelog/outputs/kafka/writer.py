@@ -198,7 +198,9 @@ class KafkaWriter(Writer):
                 self._task.generation, self._task.output, str(table.source), self._task.number
             )
             settings["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
-        self._sender = KafkaSender(settings, self._timeout_s, self._refused, self._there)
+        self._sender = KafkaSender(
+            settings, self._timeout_s, self._refused, self._there, self._task.check_lease
+        )
         return self._sender
 
     def _reader(self) -> TopicTail:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from tidelog.outputs.opensearch.client import (
     reason,
 )
 from tidelog.ports import Rejection
+from tidelog.system import failpoints
 
 Versions = npt.NDArray[np.int64]
 
@@ -59,10 +60,18 @@ class Bulk:
         cluster: where to.
         bulk_bytes: about the size of a request.
         timeout_s: how long the cluster may have no room.
+        check_lease: raises LeaseLostError where nothing more may be sent.
     """
 
-    def __init__(self, cluster: Cluster, bulk_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        bulk_bytes: int,
+        timeout_s: float,
+        check_lease: Callable[[], None],
+    ) -> None:
         self._cluster = cluster
+        self._check_lease = check_lease
         self._bulk_bytes = bulk_bytes
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bulk")
@@ -150,6 +159,8 @@ class Bulk:
         rejections: list[Rejection],
     ) -> npt.NDArray[np.intp]:
         """Send one request. Returns which lines must be sent again."""
+        self._check_lease()
+        failpoints.hit("opensearch.request")
         answer = self._cluster.request(
             "POST",
             path(where.index, "_bulk"),

@@ -66,7 +66,7 @@ class OpenSearchWriter(Writer):
 
     def open(self, task: WriteTask) -> None:
         self._cluster = Cluster(self._options)
-        self._bulk = Bulk(self._cluster, self._bulk_bytes, self._timeout_s)
+        self._bulk = Bulk(self._cluster, self._bulk_bytes, self._timeout_s, task.check_lease)
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
         index = self._indices[str(table.source)]

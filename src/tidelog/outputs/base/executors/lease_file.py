@@ -37,7 +37,7 @@ _LOG_EVERY_S: Final = 2.0
 @dataclass
 class FileFence:
     """`tidelog.ports.TaskFence` of the leader ``process`` of this epoch of the pipeline ``name``.
-    Each task has one of its own.
+    Each task has one of its own. What was lost stays lost: several threads of a task may ask.
     """
 
     path: str
@@ -48,8 +48,16 @@ class FileFence:
     _here: bool | None = field(default=None, compare=False)
     _alive_at: float = field(default=0.0, compare=False)
     _log_at: float = field(default=0.0, compare=False)
+    _over: LeaseLostError | None = field(default=None, compare=False)
 
     def check(self) -> None:
+        if self._over is None:
+            self._over = self._found()
+        if self._over is not None:
+            raise self._over
+
+    def _found(self) -> LeaseLostError | None:
+        """Why the lease has ended, if it has."""
         now = time.monotonic()
         if self._here is None:
             self._here = is_here(self.process)
@@ -57,17 +65,18 @@ class FileFence:
             if now >= self._alive_at:
                 self._alive_at = now + _ALIVE_EVERY_S
                 if has_ended(self.process):
-                    raise self._lost("its driver has ended")
+                    return self._lost("its driver has ended")
             with suppress(OSError, struct.error):  # another /tmp, or another user's: not seen
                 epoch, deadline = _CONTENT.unpack(Path(self.path).read_bytes())
                 if epoch != self.epoch or now >= deadline:
-                    raise self._lost(f"{self.path} says so")
-                return
+                    return self._lost(f"{self.path} says so")
+                return None
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             found = Consumers(storage_at(self.log_path)).find(self.name)
             if found is not None and found.epoch > self.epoch:
-                raise self._lost(f"one of epoch {found.epoch} leads")
+                return self._lost(f"one of epoch {found.epoch} leads")
+        return None
 
     def _lost(self, why: str) -> LeaseLostError:
         return LeaseLostError(

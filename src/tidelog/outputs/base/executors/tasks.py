@@ -108,7 +108,7 @@ def run_rows(
 
 def run(work: Work, number: int, batches: Batches) -> Written:
     """One task's whole life. Raises OutputError; any other error becomes one, without values."""
-    task = replace(work.task, number=number)
+    task = replace(work.task, number=number, fence=work.fence)
     with failpoints.arm(failpoints.parse(work.armed)):
         try:
             return _run(work, task, batches)
@@ -126,7 +126,7 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     rejections: list[Rejection] = []
     writer = work.writer
     try:
-        _check_lease(work)  # before it opens: that may end what another driver's task has begun
+        task.check_lease()  # before it opens: that may end what another driver's task has begun
         writer.open(task)
         for table, every in batches:
             batch = _wanted(work, table, every)
@@ -136,10 +136,10 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
             shaped = batch
             if work.formatter is not None:
                 shaped = work.formatter.format(table, batch)
-            _check_lease(work)
+            task.check_lease()
             rejections += writer.write(table, shaped) or ()
             failpoints.hit("output.task.written")
-        _check_lease(work)
+        task.check_lease()
         failpoints.hit("output.task.commit")
         rejections += writer.commit() or ()
         failpoints.hit("output.task.committed")
@@ -148,11 +148,6 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     if rejections:
         work.dead_letters.put(task, rejections)
     return Written(rows, len(rejections))
-
-
-def _check_lease(work: Work) -> None:
-    if work.fence is not None:
-        work.fence.check()
 
 
 def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:

@@ -149,10 +149,13 @@ def fence_of(file: LeaseFile, epoch: int) -> FileFence:
 
 def test_a_task_may_write_until_the_lease_that_was_told_last_ends(file: LeaseFile) -> None:
     file.told(lease(3, -1))
-    fence = fence_of(file, 3)
+    lost = fence_of(file, 3)
     with pytest.raises(LeaseLostError, match="epoch 3"):
-        fence.check()
+        lost.check()
     file.told(lease(3, 60))
+    with pytest.raises(LeaseLostError, match="epoch 3"):
+        lost.check()  # else a later request of the task could go where an earlier one did not
+    fence = fence_of(file, 3)
     fence.check()
     file.told(lease(4, 60))
     with pytest.raises(LeaseLostError):
@@ -221,13 +224,12 @@ def test_a_task_that_cannot_see_the_file_asks_the_event_log(
 def test_a_file_that_the_system_cleared_away_is_made_again(file: LeaseFile) -> None:
     """Nobody writes to it while a process stands by, for days."""
     file.told(lease(1, 60))
-    fence = fence_of(file, 1)
-    Path(fence.path).unlink()
+    Path(fence_of(file, 1).path).unlink()
     file.told(lease(1, -1))
     with pytest.raises(LeaseLostError):
-        fence.check()
+        fence_of(file, 1).check()
     file.told(lease(1, 60))
-    fence.check()
+    fence_of(file, 1).check()
 
 
 def test_a_lease_that_cannot_be_told_ends_nothing(

@@ -100,7 +100,7 @@ campaign: venv ## Two captures on two hosts under a nemesis for TIDELOG_CAMPAIGN
 	TIDELOG_CAMPAIGN_SECONDS=$(TIDELOG_CAMPAIGN_SECONDS) $(PY) -m pytest -s -m soak --timeout 0 tests/campaign $(ARGS)
 
 campaign-short: venv ## Three minutes of it: a source of each kind and each store, with a promotion
-	TIDELOG_CAMPAIGN_SECONDS=120 TIDELOG_CAMPAIGN_SEED=9 tools/run_tests.sh campaign $(PY) \
+	TIDELOG_CAMPAIGN_SECONDS=150 TIDELOG_CAMPAIGN_SEED=9 tools/run_tests.sh campaign $(PY) \
 		-m soak --timeout 0 tests/campaign/test_campaign.py::test_campaign $(ARGS)
 
 regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql

@@ -250,13 +250,16 @@ def test_a_replica_that_is_behind_is_waited_for(kind: Family) -> None:
 
 
 @KINDS
-def test_errant_transactions_are_told(kind: Family) -> None:
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_errant_transactions_are_told(kind: Family, rows: int) -> None:
+    """A large one fills what is received at once, so that what follows comes by itself."""
     with pair_of(kind) as pair:
 
         def meanwhile(old: Log) -> None:
             pair.insert(1)
             pair.replica.caught_up()
-            pair.insert(100, on=pair.replica)
+            errant = ", ".join(f"({100 + number}, '{'x' * 1500}')" for number in range(rows))
+            pair.replica.execute(f"INSERT INTO d.t VALUES {errant}")
             pair.insert(2)
             old.catch_up()
 

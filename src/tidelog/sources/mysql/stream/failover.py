@@ -145,15 +145,17 @@ def _first_behind(
         if not isinstance(item, GtidsSeen):
             continue
         inside = _inside(item, held)
-        others = np.flatnonzero(~inside)
-        if behind is None and len(others):
-            behind = int(item.position[others[0]]), item.text(int(others[0]))
+        others = np.flatnonzero(~inside).tolist()
         if len(strange) < _MOST_STRANGE:
-            strange += [item.text(index) for index in others[:_MOST_STRANGE].tolist()]
-        late = inside if behind is None or len(others) == 0 else inside[others[0] :]
-        if behind is not None and late.any():
-            last = int(np.flatnonzero(inside)[-1])
-            raise _amid(", ".join(strange), item.text(last))
+            strange += [item.text(index) for index in others[:_MOST_STRANGE]]
+        first = 0
+        if behind is None:
+            first = others[0] if others else len(item)
+            if others:
+                behind = int(item.position[first]), item.text(first)
+        late = np.flatnonzero(inside[first:])
+        if len(late):
+            raise _amid(", ".join(strange), item.text(first + int(late[-1])))
         known = joined(known, named(item, flavor))
         if behind is not None and not without(held, known):
             return behind

@@ -17,7 +17,6 @@ import httpx
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.ports import TargetTable
-from tidelog.system import failpoints
 
 # What an answer means: tried again; of these records; of us and not of the records. Any other 4xx
 # is of the records.
@@ -113,7 +112,6 @@ class HttpSender:
                 raise StoppedError
             # Nothing at the API tells a late request from another: it must not be sent.
             self._check_lease()
-            failpoints.hit("http.request")
             asked_s: float | None = None
             status = 0
             try:

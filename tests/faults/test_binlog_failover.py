@@ -334,6 +334,7 @@ class Captured:
     def __init__(self, address: PathProxy, pair: Pair, directory: Path) -> None:
         self.directory = directory
         self.captures: list[CaptureProcess] = []
+        self._address, self._pair = address, pair
         url = pair.primary.url.replace(f":{pair.primary.port}", f":{address.port}")
         self._source = {"kind": pair.primary.flavour, "url": url, "tables": ["d.*"]}
         self.file = directory / "tidelog.yaml"
@@ -355,6 +356,13 @@ class Captured:
         self.captures.append(CaptureProcess(self.file, log_file))
         return self.captures[-1]
 
+    def promote(self) -> None:
+        """The address leads to the replica from now on."""
+        self._address.refuse()
+        self._pair.promote()
+        self._address.heal()
+        self._address.lead_to(self._pair.replica.port)
+
     def wait_for(self, what: Callable[[], Any]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not what():
@@ -375,22 +383,30 @@ class Captured:
         return [int(one.new["a"] or 0) for one in records if one.op == kind and one.new]
 
 
+@contextmanager
+def captured_of(pair: Pair, directory: Path) -> Iterator[Captured]:
+    """A capture of the primary, whose first dump is done."""
+    with PathProxy(pair.primary.port) as address:
+        captured = Captured(address, pair, directory)
+        captured.start()
+        try:
+            captured.wait_for(lambda: captured.dumps() == ["completed"])
+            yield captured
+        finally:
+            for capture in captured.captures:
+                capture.kill()
+
+
 @KINDS
 def test_capture_goes_on_on_a_promoted_replica(kind: Family, tmp_path: Path) -> None:
     with ExitStack() as opened:
         pair = opened.enter_context(pair_of(kind))
-        address = opened.enter_context(PathProxy(pair.primary.port))
-        captured = Captured(address, pair, tmp_path)
-        capture = captured.start()
-        opened.callback(capture.kill)
-        captured.wait_for(lambda: captured.dumps() == ["completed"])
+        captured = opened.enter_context(captured_of(pair, tmp_path))
+        (capture,) = captured.captures
         pair.insert(*range(1, 51))
         captured.wait_for(lambda: len(captured.ids()) == 50)
         pair.replica.caught_up()
-        address.refuse()
-        pair.promote()
-        address.heal()
-        address.lead_to(pair.replica.port)
+        captured.promote()
         pair.insert(*range(51, 101), on=pair.replica)
         captured.wait_for(lambda: len(captured.ids()) == 100)
         app.send_command(captured.config, ExecuteSnapshot(dump_id="again"), timeout_s=30)
@@ -398,7 +414,6 @@ def test_capture_goes_on_on_a_promoted_replica(kind: Family, tmp_path: Path) -> 
         assert captured.ids() == list(range(1, 101))
         assert capture.stop() == 0
         again = captured.start()
-        opened.callback(again.kill)
         pair.insert(101, on=pair.replica)
         captured.wait_for(lambda: captured.ids() == list(range(1, 102)))
         assert again.stop() == 0
@@ -409,23 +424,16 @@ def test_capture_goes_on_on_a_promoted_replica(kind: Family, tmp_path: Path) -> 
 def test_with_consent_all_is_dumped_again(kind: Family, tmp_path: Path) -> None:
     with ExitStack() as opened:
         pair = opened.enter_context(pair_of(kind))
-        address = opened.enter_context(PathProxy(pair.primary.port))
-        captured = Captured(address, pair, tmp_path)
-        capture = captured.start()
-        opened.callback(capture.kill)
-        captured.wait_for(lambda: captured.dumps() == ["completed"])
+        captured = opened.enter_context(captured_of(pair, tmp_path))
+        (capture,) = captured.captures
         pair.insert(100, on=pair.replica)
         pair.insert(1, 2)
         captured.wait_for(lambda: captured.ids() == [1, 2])
-        address.refuse()
-        pair.promote()
-        address.heal()
-        address.lead_to(pair.replica.port)
+        captured.promote()
         assert capture.wait(60) == 1
         assert "errant transactions" in capture.log_file.read_text()
         captured.configure(snapshot="when_needed")
         again = captured.start()
-        opened.callback(again.kill)
         captured.wait_for(lambda: captured.dumps().count("completed") == 2)
         pair.insert(3, on=pair.replica)
         captured.wait_for(lambda: captured.ids() == [1, 2, 3])

@@ -23,10 +23,9 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.stream.failover import AGAIN, ANEW
 from tidelog.sources.mysql.stream.positions import FILE_START, RESET, LogFiles
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
-
-_ANEW = "begin a new event log and dump the tables again"
 
 
 def identify(connection: Connection, expected: SourceId | None = None) -> SourceId:
@@ -62,7 +61,7 @@ def check_log(
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
-            f"began anew ({RESET}), or the server was restored from a backup; {_ANEW}"
+            f"began anew ({RESET}), or the server was restored from a backup; {ANEW}"
         )
     if offset > files.sizes.get(number, offset):
         raise SourceChangedError(
@@ -70,13 +69,13 @@ def check_log(
             f"{files.sizes[number]}, and later files follow it: the server was put back to an "
             "earlier state (a copy of its data directory, a snapshot of its disk), or lost the "
             "end of the file in a crash (sync_binlog is not 1), and has written on. What the "
-            f"event log holds may not be the source's past any more: {_ANEW}"
+            f"event log holds may not be the source's past any more: {ANEW}"
         )
     if number not in files.sizes:
         raise GapError(
             f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
             "between was purged before it was captured. Keep binlogs for longer "
-            f"(binlog_expire_logs_seconds), then {_ANEW}, or set source.snapshot: when_needed"
+            f"(binlog_expire_logs_seconds), then {AGAIN}"
         )
 
 
@@ -94,7 +93,7 @@ def source_log(name: str) -> SourceChangedError:
     """A file of the log is not the one that was read before."""
     return SourceChangedError(
         f"binlog file {name} was made anew since it was read: the source's binlog began anew "
-        f"({RESET}), or the server was restored from a backup; {_ANEW}"
+        f"({RESET}), or the server was restored from a backup; {ANEW}"
     )
 
 

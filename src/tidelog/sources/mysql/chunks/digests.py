@@ -33,6 +33,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     current_position,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.stream.positions import has_gtids
 from tidelog.sources.null_registry import NullRegistry
 
 OWNED_TIMEOUT_S: Final = 10.0
@@ -197,7 +198,7 @@ class MySqlDigests:
                 return BinlogSnapshot(current_position(connection))
             check_commit_order(connection)
             end = binlog_end(connection)
-            if str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
+            if has_gtids(connection):
                 self._await_visible(connection)
             else:
                 commit_watermark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:verify")

@@ -29,7 +29,7 @@ from tidelog.model.records import Bools, Int64s, Resume
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.gtids import GtidSet, gtid_set
 from tidelog.sources.mysql.stream.log_parts import read_part
-from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles, has_gtids
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,6 @@ def named(seen: GtidsSeen, flavor: Flavor) -> Gtids:
     return MariaDbGtids(last)
 
 
-def is_logged(connection: Connection) -> bool:
-    """Does each transaction of the binlog have a GTID? Raises PyMySQL's errors."""
-    if connection.flavor is Flavor.MARIADB:
-        return True
-    return str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON"
-
-
 def read_gtids(
     url: ServerUrl, files: LogFiles, begin: int, end: int, flavor: Flavor
 ) -> Iterator[GtidStateSeen | GtidsSeen]:
@@ -184,7 +177,7 @@ class LoggedGtids:
         known: Gtids | None = None
         if begin.executed:
             known = parse(flavor, begin.executed)
-        elif is_logged(connection):
+        elif has_gtids(connection):
             upto = max(begin.acknowledge, begin.position)
             known = executed_before(url, files, upto, flavor)
         self.begin(flavor, known, begin)
@@ -219,7 +212,7 @@ class LoggedGtids:
     def _clear(self, flavor: Flavor, executed: Gtids | None) -> None:
         self._flavor = flavor
         self._executed = executed
-        self._text = "" if executed is None else str(executed)
+        self._text = ""
         self._pending: deque[GtidsSeen] = deque()
         self._begin = Resume(0, 0, -1)
 
@@ -236,10 +229,8 @@ class LoggedGtids:
 
     def _at(self, position: int) -> str:
         """The one that begins there; empty: it is not known."""
-        for seen in self._pending:
-            if int(seen.position[0]) == position:
-                return seen.text(0)
-            break
+        if self._pending and int(self._pending[0].position[0]) == position:
+            return self._pending[0].text(0)
         return self._begin.begun if self._begin.position == position else ""
 
 

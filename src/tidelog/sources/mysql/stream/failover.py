@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.model.mysql_urls import ServerUrl
-from tidelog.model.records import Bools, Resume
+from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.failures import translated
@@ -25,15 +25,14 @@ from tidelog.sources.mysql.stream.executed import (
     Gtids,
     MariaDbGtids,
     before_file,
-    is_logged,
     joined,
     named,
     parse,
     read_gtids,
     without,
 )
-from tidelog.sources.mysql.stream.gtids import GtidSet
-from tidelog.sources.mysql.stream.positions import LogFiles
+from tidelog.sources.mysql.stream.gtids import GtidSet, inside
+from tidelog.sources.mysql.stream.positions import LogFiles, has_gtids
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ def place_on(
     flavor = connection.flavor
     servers = f"{before.member} and {found.member}"
     with translated("asking for executed GTIDs"):
-        if before.kind != found.kind or not last.executed or not is_logged(connection):
+        if before.kind != found.kind or not last.executed or not has_gtids(connection):
             raise SourceChangedError(_not_comparable(before, found))
         held = parse(flavor, last.executed)
         begun = parse(flavor, last.begun)
@@ -144,8 +143,8 @@ def _first_behind(
     for item in read_gtids(url, files, files.begin(number), end, flavor):
         if not isinstance(item, GtidsSeen):
             continue
-        inside = _inside(item, held)
-        others = np.flatnonzero(~inside).tolist()
+        captured = inside(held, item)
+        others = np.flatnonzero(~captured).tolist()
         if len(strange) < _MOST_STRANGE:
             strange += [item.text(index) for index in others[:_MOST_STRANGE]]
         first = 0
@@ -153,7 +152,7 @@ def _first_behind(
             first = others[0] if others else len(item)
             if others:
                 behind = int(item.position[first]), item.text(first)
-        late = np.flatnonzero(inside[first:])
+        late = np.flatnonzero(captured[first:])
         if len(late):
             raise _amid(", ".join(strange), item.text(first + int(late[-1])))
         known = joined(known, named(item, flavor))
@@ -176,15 +175,6 @@ def _file_to_read(
         f"the server that source.url leads to now has purged transactions that were not captured "
         f"yet{lost}. Keep binlogs for longer (binlog_expire_logs_seconds), then {AGAIN}"
     )
-
-
-def _inside(seen: GtidsSeen, held: Gtids) -> Bools:
-    """bool[n]: which of them are held?"""
-    inside = np.zeros(len(seen), dtype=np.bool_)
-    for index in np.unique(seen.source).tolist():
-        mine = seen.source == index
-        inside[mine] = held.holds(seen.sources[index], seen.number[mine])
-    return inside
 
 
 def _amid(strange: str, held: str) -> GapError:

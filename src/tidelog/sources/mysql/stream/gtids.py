@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 import numpy as np
@@ -65,8 +66,8 @@ class GtidSet:
         if not len(intervals):
             return np.zeros(len(numbers), dtype=np.bool_)
         at = np.searchsorted(intervals[:, 0], numbers, side="right") - 1
-        inside: Bools = (at >= 0) & (numbers <= intervals[np.maximum(at, 0), 1])
-        return inside
+        found: Bools = (at >= 0) & (numbers <= intervals[np.maximum(at, 0), 1])
+        return found
 
     def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
         """As `contains_all`, of a source as the log's scanner has it."""
@@ -206,7 +207,7 @@ class SeenGtids:
         for batch in self._batches:
             if first is None:
                 first = int(batch.position[0])
-            missing = ~_inside(executed, batch)
+            missing = ~inside(executed, batch)
             if missing.any():
                 return int(batch.position[np.argmax(missing)]), first
         return None, first
@@ -234,11 +235,18 @@ def gtid_set(seen: GtidsSeen) -> GtidSet:
     return GtidSet(found)
 
 
-def _inside(executed: GtidSet, batch: GtidsSeen) -> Bools:
-    inside = np.ones(len(batch), dtype=np.bool_)
-    for index in np.unique(batch.source).tolist():
-        source = batch.sources[index]
-        if isinstance(source, BinlogServer):
-            mine = batch.source == index
-            inside[mine] = executed.contains_all((source.uuid, source.tag), batch.number[mine])
-    return inside
+class Held(Protocol):
+    """Transactions by their GTIDs."""
+
+    def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
+        """bool[n]: is each number of the source in?"""
+        ...
+
+
+def inside(held: Held, seen: GtidsSeen) -> Bools:
+    """bool[n]: which of those that begin in a stretch of the log are held?"""
+    found = np.zeros(len(seen), dtype=np.bool_)
+    for index in np.unique(seen.source).tolist():
+        mine = seen.source == index
+        found[mine] = held.holds(seen.sources[index], seen.number[mine])
+    return found

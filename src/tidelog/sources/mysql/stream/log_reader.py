@@ -173,11 +173,9 @@ class MySqlLogReader:
             self._check_kind(sql)
             self._captured.set_fold(bool(sql.value("SELECT @@lower_case_table_names")))
             source = identify(sql, before)
-        moved = before is not None and before.member != source.member
-        last = resume or missed
-        with translated("starting to read the binlog"):
+            moved = before is not None and before.member != source.member
             self._url.pin.shift = 0 if moved else source.timeline
-            if moved and last is not None:
+            if moved and (last := resume or missed) is not None:
                 self._url.pin.shift = shift_behind(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position

@@ -135,5 +135,12 @@ def log_files(connection: Connection) -> LogFiles:
     return LogFiles(base, digits, sizes, shift)
 
 
+def has_gtids(connection: Connection) -> bool:
+    """Does each transaction of the binlog have a GTID? Raises PyMySQL's errors."""
+    if connection.flavor is Flavor.MARIADB:
+        return True
+    return str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON"
+
+
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -20,7 +20,7 @@ from tidelog.errors import GapError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, prepared, read_part
-from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.stream.positions import LogFiles
 from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
 
 MOST_OF_GROUP = 1 << 20
@@ -136,7 +136,7 @@ def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
     """
     last, _ = unpack(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
-        begin = pack(number, FILE_START)
+        begin = files.begin(number)
         end = seen.begin if number == last else pack(number, files.sizes[number])
         parts = (part for _, part in read_part(url, files, begin, end))
         found = [Group(first, last) for first, last, xid in prepared(parts) if xid == seen.xid]

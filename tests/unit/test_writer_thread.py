@@ -13,7 +13,9 @@ from tests.support.engines import until
 
 from tidelog.capture.buffer import OutputBuffer
 from tidelog.capture.writer_thread import WriterThread
+from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.system import reach
 
 FLUSH_S = 0.2
 
@@ -26,8 +28,13 @@ class Appended:
     first: int = 0
     next: int = 0
     next_offset: int = 0
+    flows: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.flows.set()
 
     def append_log(self, batches: list[LogBatch], resume: Resume) -> Appended:
+        self.flows.wait()
         self.segments.append(len(batches))
         return self
 
@@ -37,9 +44,12 @@ class Appended:
 class Writing:
     def __init__(self) -> None:
         self.log = Appended()
+        self.log_answers = True
         self.buffer = OutputBuffer(1 << 20)
         log: Any = self.log
-        self.thread = WriterThread(self.buffer, log, Resume(0, 0, -1), 1 << 20, FLUSH_S)
+        self.thread = WriterThread(
+            self.buffer, log, Resume(0, 0, -1), 1 << 20, FLUSH_S, lambda: self.log_answers
+        )
 
     def put(self, behind_s: float) -> None:
         batch = LogBatch.of_transaction(
@@ -54,8 +64,8 @@ def writing() -> Iterator[Writing]:
     found = Writing()
     found.thread.start()
     yield found
-    found.thread.stop()
-    found.thread.join()
+    found.log.flows.set()
+    found.thread.end(10)
 
 
 def test_what_is_new_waits_for_no_longer_than_told(writing: Writing) -> None:
@@ -74,3 +84,35 @@ def test_segments_of_a_backlog_are_larger_until_it_is_caught_up_with(writing: Wr
     until(lambda: writing.log.segments == [2])
     writing.put(behind_s=3600.0)
     until(lambda: writing.log.segments == [2, 1])  # nothing else comes
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
+        monkeypatch.setattr(reach, name, 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_log_that_does_not_answer_is_not_waited_for(writing: Writing) -> None:
+    writing.log.flows.clear()
+    writing.log_answers = False
+    writing.put(behind_s=0.0)
+    with pytest.raises(OutcomeUnknownError, match="the event log has not answered for"):
+        until(lambda: writing.thread.check())
+    began = time.monotonic()
+    writing.thread.end(30)
+    assert time.monotonic() - began < 10
+    assert writing.thread.is_alive()
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_append_that_takes_long_is_waited_for(writing: Writing) -> None:
+    writing.log.flows.clear()
+    writing.put(behind_s=0.0)
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        writing.thread.check()
+        time.sleep(0.01)
+    threading.Timer(0.5, writing.log.flows.set).start()
+    writing.thread.end(30)
+    assert writing.log.segments == [1]

@@ -40,6 +40,7 @@ from tidelog.ports import (
 )
 from tidelog.system import failpoints
 
+END_S = 30.0
 PAUSED_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0
 
@@ -72,6 +73,7 @@ class CaptureEngine:
         windows: Windows,
         coordinator: DumpCoordinator,
         log: Appender,
+        log_answers: Callable[[], bool] = lambda: True,
         emitted: EmittedLog,
         resume: Resume,
         options: CaptureOptions,
@@ -94,7 +96,8 @@ class CaptureEngine:
         self._rate = ReadRate(options.read_bytes_per_s)
         self._lock = threading.Lock()
         self._buffer = OutputBuffer(options.buffer_bytes)
-        self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
+        flush = options.flush_bytes, options.flush_s
+        self._writer = WriterThread(self._buffer, log, resume, *flush, log_answers)
         self._resume = resume
         self._appends: deque[ControlItem | ChunkItem] = deque()
         self._log_pause: LogPause | None = None
@@ -124,14 +127,14 @@ class CaptureEngine:
                     self._at_boundary(self._reached)
                 self._append_waiting()
                 self._buffer.raise_failure()
+                self._writer.check()
                 durable = self._writer.durable.acknowledge
                 if durable > acknowledged:
                     failpoints.hit("capture.before_acknowledge")
                     acknowledged = durable
                     self._reader.acknowledge(durable)
         finally:
-            self._writer.stop()
-            self._writer.join(30)
+            self._writer.end(END_S)
         self._buffer.raise_failure()
         if self._writer.durable.acknowledge > acknowledged:
             self._reader.acknowledge(self._writer.durable.acknowledge)
@@ -275,6 +278,7 @@ class CaptureEngine:
         self._buffer.put(item, self._while_full, self._last_put_at)
 
     def _while_full(self) -> None:
+        self._writer.check()
         self._reader.keepalive()
 
     # ------------------------------------------------------------ for the coordinator (Log)

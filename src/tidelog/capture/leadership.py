@@ -181,6 +181,7 @@ def lead(
     on_state: Callable[[str, str], None] = lambda _state, _reason: None,
     what: str = "capture",
     on_lease: Callable[[Lease], None] = lambda _lease: None,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Stand by until leader, lead until the session ends, and so on until ``stop``.
 
@@ -193,20 +194,26 @@ def lead(
         on_state: told ``standby``, ``leading`` or ``retrying``, and why.
         what: is led, for people.
         on_lease: as `LeaseKeeper` has it.
+        ready: after a failure, called before the lease is asked for again; raises if what a session
+            needs is away, as it may be for this process alone: another one may have it.
 
     Raises:
         TidelogError: whose policy is to stop.
     """
     retry_s, told_at = RETRY_FIRST_S, 0.0
+    failed = False
     while not stop.is_set():
         try:
+            if failed:
+                ready()
+                failed = False
             lease = election.acquire()
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            logger.warning("the lease could not be asked for: %s", error)
+            logger.warning("the lease is not asked for, or not got: %s", error)
             on_state("retrying", str(error))
-            stop.wait(renew_every_s)
+            stop.wait(min(renew_every_s, RETRY_MOST_S))
             continue
         if lease is None:
             if time.monotonic() >= told_at:
@@ -240,6 +247,7 @@ def lead(
                 # No failure: the lease says when it may be led again. Who waits stands by for none.
                 stop.wait(RETRY_FIRST_S)
                 continue
+            failed = True
             stop.wait(retry_s)
             retry_s = min(RETRY_MOST_S, retry_s * 2)
         finally:

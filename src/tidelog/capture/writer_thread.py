@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from tidelog.capture.buffer import (
@@ -14,7 +15,9 @@ from tidelog.capture.buffer import (
     PositionItem,
     item_bytes,
 )
+from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import ChunkMeta, LogBatch, Resume
+from tidelog.system.reach import Reach
 
 
 class Appended(Protocol):
@@ -45,6 +48,8 @@ _IN_BACKLOG_S: Final = 1.0
 """A backlog's segments take so many flush intervals, but no longer than this: what each segment
 costs, here and all who read it, is shared by more rows."""
 
+_LOOK_S: Final = 0.05
+
 
 class WriterThread(threading.Thread):
     """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old; a backlog
@@ -55,14 +60,23 @@ class WriterThread(threading.Thread):
     """
 
     def __init__(
-        self, buffer: OutputBuffer, log: Appender, resume: Resume, flush_bytes: int, flush_s: float
+        self,
+        buffer: OutputBuffer,
+        log: Appender,
+        resume: Resume,
+        flush_bytes: int,
+        flush_s: float,
+        answers: Callable[[], bool],
     ) -> None:
+        """``answers``: does what holds the event log answer a short question? May take for ever."""
         super().__init__(name="tidelog-writer", daemon=True)
         self._buffer = buffer
         self._log = log
         self._flush_bytes = flush_bytes
         self._flush_s = flush_s
         self._stopping = threading.Event()
+        self._reach = Reach(answers)
+        self._begun: float | None = None
         self.durable = resume
         self.records = 0
         self.segments = 0
@@ -71,9 +85,26 @@ class WriterThread(threading.Thread):
         self.next_offset = log.next_offset
         self.last_commit_ts = 0
 
-    def stop(self) -> None:
-        """Write what is in the buffer, then end."""
+    def check(self) -> None:
+        """Raises OutcomeUnknownError if an append does not end, and the log does not answer either.
+        It may still be made later, as that of a process that was frozen.
+        """
+        begun = self._begun
+        silent_s = 0.0 if begun is None else time.monotonic() - begun
+        if self._reach.is_lost(silent_s):
+            raise OutcomeUnknownError(
+                f"the event log has not answered for {silent_s:.0f} s; what is appended may be "
+                "there, or come later"
+            )
+
+    def end(self, within_s: float) -> None:
+        """Write what is in the buffer, then end; wait for it unless the log does not answer."""
         self._stopping.set()
+        until = time.monotonic() + within_s
+        with suppress(OutcomeUnknownError):
+            while self.is_alive() and time.monotonic() < until:
+                self.check()
+                self.join(_LOOK_S)
 
     def run(self) -> None:
         try:
@@ -124,7 +155,7 @@ class WriterThread(threading.Thread):
         return max(self._flush_s, min(_IN_BACKLOG * self._flush_s, _IN_BACKLOG_S))
 
     def _flush(self, batches: list[LogBatch], size: int) -> None:
-        began = time.monotonic()
+        began = self._begun = time.monotonic()
         appended = self._log.append_log(batches, batches[-1].resume)
         payload = sum(batch.payload_bytes for batch in batches)
         self._written(appended, batches[-1].resume, began, payload)
@@ -134,7 +165,7 @@ class WriterThread(threading.Thread):
 
     def _append(self, item: ChunkItem | ControlItem | PositionItem) -> None:
         size = item_bytes(item)
-        began = time.monotonic()
+        began = self._begun = time.monotonic()
         if isinstance(item, PositionItem):
             self._written(self._log.append_position(item.resume), item.resume, began, 0)
         elif isinstance(item, ChunkItem):
@@ -151,6 +182,7 @@ class WriterThread(threading.Thread):
     def _written(
         self, appended: Appended, resume: Resume | None, began: float, payload: int
     ) -> None:
+        self._begun = None
         self.append_s += time.monotonic() - began
         self.segments += 1
         self.bytes += payload

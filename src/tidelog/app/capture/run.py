@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.led_by import claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
 from tidelog.ports import (
@@ -103,7 +105,8 @@ class Capture:
             TidelogError: what needs a person; see docs/failure-modes.md.
         """
         config = self.config
-        source_kind(config).prepare()
+        source = source_kind(config)
+        source.prepare()
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
@@ -132,6 +135,10 @@ class Capture:
             look_first(config, state)
             return True
 
+        def ready() -> None:
+            looked()
+            source.reach()
+
         serving: Serving | None = None
         alerts: Alerts | None = None
         try:
@@ -146,7 +153,14 @@ class Capture:
                     return
                 while True:
                     try:
-                        lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
+                        lead(
+                            election,
+                            open_session,
+                            stop,
+                            renew_every_s=every_s,
+                            on_state=on_state,
+                            ready=ready,
+                        )
                         return
                     except GapError as error:
                         self._gaps.pass_over(error)
@@ -253,6 +267,7 @@ class Capture:
             windows=windows,
             coordinator=coordinator,
             log=Counted(writer, activity, parts.located),
+            log_answers=partial(answers, log.storage),
             emitted=EmittedTransactions(log),
             resume=begin,
             options=options,

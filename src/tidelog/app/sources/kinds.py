@@ -117,6 +117,10 @@ class SourceKind(Protocol):
         """Load compiled code without connecting, so that a standby takes over faster."""
         ...
 
+    def reach(self) -> None:
+        """Connect, and leave again. Raises what keeps us from it."""
+        ...
+
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> LogReader:

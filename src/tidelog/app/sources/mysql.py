@@ -69,6 +69,9 @@ class MySqlKind:
             Flavor(self._source.kind), None, checksum=True, file_number=1, offset=FILE_START
         )
 
+    def reach(self) -> None:
+        connect(self._url, purpose="reach").close()
+
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> MySqlLogReader:

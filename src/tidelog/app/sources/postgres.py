@@ -96,6 +96,9 @@ class PostgresKind:
     def prepare(self) -> None:
         PgoutputScanner()
 
+    def reach(self) -> None:
+        connect(self._dsn, purpose="reach").close()
+
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> PostgresLogReader:

@@ -6,11 +6,13 @@ Names are relative, with ``/`` between folders. `LocalStorage` and `ObjectStorag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
+
+from tidelog.errors import StorageError
 
 Guard = Callable[[], None]
 
@@ -114,3 +116,10 @@ class Storage(Protocol):
         in the block too, and `replace_if` is what keeps them apart.
         """
         ...
+
+
+def answers(storage: Storage) -> bool:
+    """Asks a short question; for ever, if need be. An error is an answer, too."""
+    with suppress(StorageError):
+        storage.tag("answers")
+    return True

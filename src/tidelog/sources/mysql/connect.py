@@ -65,7 +65,13 @@ MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
 }
 READ_COMMITTED = "READ COMMITTED"
 
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+# A host that has vanished is told so within 15 s; by then who stands by may have taken over.
+_KEEPALIVE = (
+    ("TCP_KEEPIDLE", 5),
+    ("TCP_KEEPINTVL", 3),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 15_000),  # milliseconds
+)
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:

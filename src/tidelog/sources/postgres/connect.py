@@ -122,9 +122,11 @@ def conninfo(
     }
     defaults: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
+        # A host that has vanished is told so within 15 s; who stands by may have taken over.
+        "keepalives_idle": 5,
+        "keepalives_interval": 3,
         "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
     }
     if replication:
         overrides["replication"] = "database"

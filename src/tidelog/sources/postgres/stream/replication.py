@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.codecs.postgres.server_texts import ServerText
-from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
+from tidelog.errors import ConnectionLostError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.connect import (
@@ -30,7 +30,8 @@ from tidelog.sources.postgres.connect import (
 from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.hosts import pinned
 from tidelog.sources.postgres.stream import libpq
-from tidelog.sources.postgres.stream.slot_owner import START_ANEW
+from tidelog.sources.postgres.stream.refusals import refusal
+from tidelog.system.reach import peer_of
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
@@ -40,7 +41,8 @@ DEFAULT_BUFFER_MESSAGES = 32_768
 STATUS_INTERVAL_S = 5.0
 # A newly acknowledged position is reported at most this often; each may write the slot to disk.
 ACKNOWLEDGE_INTERVAL_S = 0.25
-# A server that sends nothing for this long, though asked to answer, is gone.
+# A server that sends nothing for this long, though asked to answer, is gone. It may be busy: one
+# that answers nobody any more is gone sooner, see `tidelog.system.reach`.
 SILENCE_LIMIT_S = 60.0
 ASK_EVERY_S = 1.0
 """A silent server is asked how far it has read: of itself it tells that twice a minute."""
@@ -50,6 +52,8 @@ NAPS = 10
 NAP_US = 500
 
 EPOCH_2000_S = 946_684_800
+SSL_REQUEST = struct.pack("!ii", 8, 80_877_103)
+"""Any server answers it with a byte (manual, "Message Formats")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class ReplicationStream:
         self._heard_at = 0.0
         self._streaming = False
         self._pgconn = connect_replication(dsn, purpose=purpose)
+        self._reach = peer_of(self._pgconn.socket, SSL_REQUEST)
         self.dsn = pinned(dsn, self._pgconn)
         """For other connections to the same server."""
         # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
@@ -263,10 +268,12 @@ class ReplicationStream:
             )
         if self._anything():
             self._heard_at = time.monotonic()
-        elif time.monotonic() - self._heard_at > SILENCE_LIMIT_S:
-            raise ConnectionLostError(
-                f"the server sent nothing for {SILENCE_LIMIT_S:.0f} s, though asked to answer"
-            )
+        else:
+            silent_s = time.monotonic() - self._heard_at
+            if silent_s > SILENCE_LIMIT_S or self._reach.is_lost(silent_s):
+                raise ConnectionLostError(
+                    f"the server sent nothing for {silent_s:.0f} s, though asked to answer"
+                )
         return outcome
 
     def _drain_plainly(self) -> int:
@@ -372,27 +379,5 @@ class ReplicationStream:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
         message = primary.decode(errors="replace")
-        if "requested WAL segment" in message or state == "58P01":
-            return GapError(
-                f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
-                "the slot, start a new event log and dump the tables again"
-            )
-        if state == "42704" and self._streaming:
-            # pgoutput asks for nothing else by name once the stream is open.
-            return GapError(
-                f"{doing}: {message} where a change after {lsn_text(self._acknowledged)} was "
-                "written, so it can't be decoded: the publication was dropped and made anew. "
-                f"{START_ANEW}"
-            )
-        if state in ("22P05", "22021") and self._streaming:
-            # The server's text quotes the bytes. It would fail at the same place for ever.
-            return GapError(
-                f"{doing}: a value that was written after {lsn_text(self._acknowledged)} holds "
-                "bytes without a character, which the server can't convert from the database's "
-                f"encoding (SQLSTATE {state}). Mend the value first. {START_ANEW}"
-            )
-        if state == "42501":
-            return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")
-        if state in ("42704", "55000"):  # undefined object, not in prerequisite state
-            return SourceError(f"{doing}: {message}; `tidelog check` says what to do")
-        return ConnectionLostError(f"{doing}: {message}")
+        behind = self._acknowledged if self._streaming else None
+        return refusal(doing, state, message, behind)

@@ -34,6 +34,7 @@ from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.refusals import refusal
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, Seeking
+from tidelog.system.reach import peer_of
 
 # One receive of the socket, and how much of events one `receive` returns at most.
 RECEIVE_BYTES = 256 << 10
@@ -41,8 +42,9 @@ DEFAULT_BUFFER_BYTES = 1 << 20
 DEFAULT_BUFFER_EVENTS = 32_768
 
 # How often a server without changes says so. It also tells that it is alive.
-HEARTBEAT_S = 5.0
-# A server that sends nothing for this long is gone.
+HEARTBEAT_S = 2.0
+# A server that sends nothing for this long is gone; one that answers nobody any more is gone
+# sooner, see `tidelog.system.reach`.
 SILENCE_LIMIT_S = 60.0
 
 # Once something has arrived: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
@@ -90,13 +92,11 @@ class BinlogStream:
         purpose: str = "capture",
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
-        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._replica = replica
         self._server_id = (
             secrets.randbelow(0xFFFF) + 0xFFFF_0001 if replica is None else replica.server_id
         )
-        self._heartbeat_s = heartbeat_s
         self._buffer_bytes = buffer_bytes
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
         self._offsets: Int64s = np.zeros(buffer_events + 1, dtype=np.int64)
@@ -112,6 +112,7 @@ class BinlogStream:
         self._poller = select.poll()
         database = ""  # a database that is dropped must not end log capture
         self._connection = connect(url, purpose=purpose, database=database)
+        self._reach = peer_of(self._connection.raw_socket.fileno())
         self.checksum = True
 
     @property
@@ -186,9 +187,10 @@ class BinlogStream:
                 naps -= 1
                 time.sleep(NAP_S)
                 continue
-            if now - self._heard_at > SILENCE_LIMIT_S:
+            silent_s = now - self._heard_at
+            if silent_s > SILENCE_LIMIT_S or self._reach.is_lost(silent_s):
                 self._broken = ConnectionLostError(
-                    f"{self._doing}: the server sent nothing for {SILENCE_LIMIT_S:.0f} s, not even "
+                    f"{self._doing}: the server sent nothing for {silent_s:.0f} s, not even "
                     "that it has nothing to send"
                 )
                 break
@@ -216,7 +218,7 @@ class BinlogStream:
         """
         self._doing = doing
         connection = self._connection
-        heartbeat = int(self._heartbeat_s * 1_000_000_000)
+        heartbeat = int(HEARTBEAT_S * 1_000_000_000)
         statements = [
             "SET @master_binlog_checksum = @@GLOBAL.binlog_checksum",
             f"SET @master_heartbeat_period = {heartbeat}",

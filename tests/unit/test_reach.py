@@ -1,0 +1,116 @@
+"""Who is silent is asked over another connection."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.support.engines import until
+
+from tidelog.system import reach
+from tidelog.system.reach import Reach, peer_of
+
+SILENT_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
+        monkeypatch.setattr(reach, name, 0.2)
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def connected(server: socket.socket) -> Reach:
+    """With a connection that lives on."""
+    with socket.create_connection(server.getsockname()) as connection:
+        server.accept()[0].close()
+        return peer_of(connection.fileno(), b"hello")
+
+
+def answering(server: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    """To one who asks."""
+
+    def serve() -> None:
+        asked, _ = server.accept()
+        with asked:
+            asked.sendall(answer(asked.recv(100)))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def test_nobody_is_asked_before_they_have_been_silent() -> None:
+    asked = threading.Event()
+
+    def ask() -> bool:
+        asked.set()
+        return True
+
+    found = Reach(ask)
+    for _ in range(20):
+        assert not found.is_lost(0.1)
+        time.sleep(0.02)
+    assert not asked.is_set()
+
+
+def test_who_answers_another_connection_is_there(server: socket.socket) -> None:
+    found = connected(server)
+    heard: list[bytes] = []
+
+    def answer(hello: bytes) -> bytes:
+        heard.append(hello)
+        return b"N"
+
+    answering(server, answer)
+    assert not found.is_lost(SILENT_S)
+    until(lambda: heard)
+    assert heard == [b"hello"]
+    time.sleep(0.1)
+    assert not found.is_lost(SILENT_S)
+
+
+def test_who_answered_is_asked_again(server: socket.socket) -> None:
+    found = connected(server)
+    answering(server, lambda _hello: b"N")  # once
+    assert not found.is_lost(SILENT_S)
+    until(lambda: found.is_lost(SILENT_S))
+
+
+def test_who_accepts_and_says_nothing_is_lost(server: socket.socket) -> None:
+    found = connected(server)
+    assert not found.is_lost(SILENT_S)
+    until(lambda: found.is_lost(SILENT_S))
+
+
+@pytest.mark.parametrize("how", ["refuses", "closes"])
+def test_who_refuses_or_closes_is_lost(server: socket.socket, how: str) -> None:
+    found = connected(server)
+    if how == "refuses":
+        server.close()
+    else:
+        answering(server, lambda _hello: b"")
+    assert not found.is_lost(SILENT_S)
+    until(lambda: found.is_lost(SILENT_S))
+
+
+def test_a_question_without_end_is_not_waited_for() -> None:
+    never = threading.Event()
+    found = Reach(lambda: never.wait())
+    began = time.monotonic()
+    until(lambda: found.is_lost(SILENT_S))
+    assert time.monotonic() - began < 5
+    never.set()
+
+
+def test_who_speaks_again_begins_anew() -> None:
+    found = Reach(lambda: False)
+    until(lambda: found.is_lost(SILENT_S))
+    assert not found.is_lost(0.0)
+    assert not found.is_lost(SILENT_S)

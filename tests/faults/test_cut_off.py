@@ -133,3 +133,34 @@ def test_the_other_host_goes_on_and_reads_no_finished_chunk_twice(
     dumped = [number for number in pair.dumped() if number <= ROWS]
     assert sorted(dumped) == list(range(1, ROWS + 1)), "each row once"
     pair.judge()
+
+
+def test_a_standby_that_can_t_reach_the_source_says_so_and_lets_another_lead(
+    request: pytest.FixtureRequest, database: str, tmp_path: Path
+) -> None:
+    with ExitStack() as opened:
+        names = ("a", "b", "c")
+        pair = TwoCaptures(
+            request, "postgresql", database, tmp_path, opened, lease_s=2.0, names=names
+        )
+        pair.write(1, 10)
+        a, b, c = pair.hosts
+        a.start()
+        pair.wait_for(pair.chunks)
+        b.paths[DATABASE].refuse()
+        b.start()
+        pair.wait_for(lambda: [one["holder"] for one in pair.status()["failing"]])
+        assert b.capture is not None
+        (told,) = pair.status()["failing"]
+        assert told["holder"].endswith(f":{b.capture.pid}")
+        assert "server closed the connection" in told["trouble"]
+        c.start()
+        pair.wait_for(lambda: pair.stands_by(c))
+        a.kill()
+        pair.wait_for(lambda: pair.leads(c))
+        assert not [note for note in b.notes.so_far() if note.what == "leads"]
+        c.kill()
+        time.sleep(pair.lease_s + 2.0)
+        assert not pair.leads(b)
+        b.paths[DATABASE].heal()
+        pair.wait_for(lambda: pair.leads(b))

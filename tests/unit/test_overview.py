@@ -73,6 +73,10 @@ PROBLEMS = {
         {"leader": None, "failing": [{"holder": "h:2", "since_ms": 0, "trouble": "it is down"}]},
         Severity.CRITICAL, "h:2 can't capture: it is down",
     ),
+    "standby-fails": (
+        {"failing": [{"holder": "h:2", "since_ms": 0, "trouble": "it is down"}]},
+        Severity.WARNING, "h:2 stands by, but could not capture: it is down",
+    ),
     "leader-silent": ({"updated_ms": NOW_MS - 90_000}, Severity.CRITICAL, "db-host:77 leads, but"),
     "source-away": (source(error="nothing answers"), Severity.CRITICAL, "nothing answers"),
     "capture-late": (source(lag_s=600.0), Severity.WARNING, "Capture is 10min"),

@@ -181,7 +181,7 @@ def lead(
     on_state: Callable[[str, str], None] = lambda _state, _reason: None,
     what: str = "capture",
     on_lease: Callable[[Lease], None] = lambda _lease: None,
-    ready: Callable[[], None] = lambda: None,
+    ready: Callable[[bool], None] = lambda _failed: None,
 ) -> None:
     """Stand by until leader, lead until the session ends, and so on until ``stop``.
 
@@ -194,8 +194,8 @@ def lead(
         on_state: told ``standby``, ``leading`` or ``retrying``, and why.
         what: is led, for people.
         on_lease: as `LeaseKeeper` has it.
-        ready: after a failure, called before the lease is asked for again; raises if what a session
-            needs is away, as it may be for this process alone: another one may have it.
+        ready: called before the lease is asked for, with whether the last session failed; raises if
+            what a session needs is away, as it may be for this process alone: another may have it.
 
     Raises:
         TidelogError: whose policy is to stop.
@@ -204,9 +204,8 @@ def lead(
     failed = False
     while not stop.is_set():
         try:
-            if failed:
-                ready()
-                failed = False
+            ready(failed)
+            failed = False
             lease = election.acquire()
         except TidelogError as error:
             if error.policy is Policy.STOP:

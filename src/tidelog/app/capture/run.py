@@ -13,7 +13,9 @@ from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
 from tidelog.app.capture.known_log import KnownLog
 from tidelog.app.capture.notify import OnNotification
+from tidelog.app.capture.options import capture_options, dump_options
 from tidelog.app.capture.read_at_start import read_ahead
+from tidelog.app.capture.readiness import Readiness
 from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
@@ -30,7 +32,7 @@ from tidelog.capture.activity.log import Activity, Counted
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.farewell import end_later
 from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
@@ -55,7 +57,6 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.dump_options import DumpOptions
 from tidelog.ports import (
     CatalogueChanged,
     RelationNamed,
@@ -114,12 +115,14 @@ class Capture:
         election = CaptureElection(
             config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
         )
+        readiness = Readiness(source.reach, lambda: look_first(config, state))
         roster = Roster(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
-            known.stand_by(name == "standby")
+            for one in (known, readiness):
+                one.stand_by(name == "standby")
             if name == "standby":
-                roster.stand_by()
+                roster.stand_by(trouble=readiness.trouble)
             elif name == "retrying":
                 roster.stand_by(trouble=reason)
             elif name == "leading":
@@ -128,16 +131,13 @@ class Capture:
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
-            known.stand_by(False)
+            for one in (known, readiness):
+                one.stand_by(False)
             return self._open_session(state, keeper, on_status, serving, election, known)
 
         def looked() -> bool:
             look_first(config, state)
             return True
-
-        def ready() -> None:
-            looked()
-            source.reach()
 
         serving: Serving | None = None
         alerts: Alerts | None = None
@@ -148,7 +148,7 @@ class Capture:
                 config, self.holder, election.leader, lambda: leader_url(state, election)
             )
             serving.start()
-            with known:
+            with known, readiness:
                 if not patiently(looked, stop, on_state):
                     return
                 while True:
@@ -159,7 +159,7 @@ class Capture:
                             stop,
                             renew_every_s=every_s,
                             on_state=on_state,
-                            ready=ready,
+                            ready=readiness.check,
                         )
                         return
                     except GapError as error:
@@ -219,12 +219,7 @@ class Capture:
         reader.belongs_to(log.generation, log.last_transaction)
         begin = self._gaps.begin(state, reader, writer)
         parts = kind.parts(registry)
-        options = CaptureOptions(
-            flush_bytes=config.capture.flush_bytes,
-            flush_s=config.capture.flush_ms / 1000,
-            buffer_bytes=config.capture.buffer_bytes,
-            read_bytes_per_s=config.capture.read_bytes_per_second,
-        )
+        options = capture_options(config)
         windows = Windows(
             parts.keys,
             registry.get,
@@ -244,7 +239,7 @@ class Capture:
             refused=refused,
             keys=parts.keys,
             state=patient,
-            options=_dump_options(config),
+            options=dump_options(config),
             notify=channels.notify,
             gate=gate,
         )
@@ -387,11 +382,6 @@ class Capture:
     def _store(self) -> str:
         """For people: the kind of state store, and which host asks."""
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
-
-
-def _dump_options(config: Config) -> DumpOptions:
-    dump = config.dump
-    return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:

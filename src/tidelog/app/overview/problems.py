@@ -54,7 +54,8 @@ def _span(seconds: float) -> str:
 def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
     # Each try holds the lease for as long as it takes to connect.
-    failing = [each for each in status.get("failing") or () if leader in (None, each["holder"])]
+    told = status.get("failing") or ()
+    failing = [each for each in told if leader in (None, each["holder"])]
     if age_s is None:
         yield _problem(
             "never-captured",
@@ -89,6 +90,15 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             each["holder"],
             f"{each['holder']} can't capture: {each['trouble']}",
             "It tries again by itself; tidelog check CONFIG tells more.",
+            "connectionlosterror",
+        )
+    for each in (each for each in told if each not in failing):
+        yield _problem(
+            "standby-fails",
+            Severity.WARNING,
+            each["holder"],
+            f"{each['holder']} stands by, but could not capture: {each['trouble']}",
+            "It asks again by itself; tidelog check CONFIG on its host tells more.",
             "connectionlosterror",
         )
     if (status.get("capture") or {}).get("held"):

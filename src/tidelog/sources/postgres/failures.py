@@ -132,7 +132,7 @@ def connection_error(info: str, message: str) -> TidelogError:
                     f"cannot connect to {where}: its host name is not known (any more)"
                 )
             return kind(f"cannot connect to {where}: {advice}")
-    return ConnectionLostError(f"cannot connect to {where}: {_first_line(message, info)}")
+    return ConnectionLostError(f"cannot connect to {where}: {_reason(message, info)}")
 
 
 @contextmanager
@@ -178,8 +178,9 @@ def _where(info: str) -> str:
     return f"PostgreSQL at {host}:{port}, database {name!r}, user {parameters.get('user')!r}"
 
 
-def _first_line(message: str, info: str) -> str:
-    lines = message.strip().splitlines()
-    text = lines[-1].strip() if lines else "no reason was given"
+def _reason(message: str, info: str) -> str:
+    """The last line of a message by libpq; what begins with a tab is its guess why."""
+    lines = [line for line in message.strip().splitlines() if not line.startswith("\t")]
+    text = lines[-1].rpartition(" failed: ")[2].strip() if lines else "no reason was given"
     password = conninfo_to_dict(info).get("password")
     return text.replace(str(password), "***") if password else text

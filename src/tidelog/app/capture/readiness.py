@@ -1,0 +1,94 @@
+"""Can this process lead? It asks before it has to, and does not take the lease if it can't.
+
+A lease is a promise to capture: who takes it and then waits for a source that is out of reach keeps
+everybody else out meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tidelog.errors import TidelogError
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 60.0
+"""A standby asks so often; half as long after an answer that was none."""
+_TURN_S: Final = 0.1
+_END_S: Final = 1.0
+
+
+class Readiness:
+    """Use it as a context manager while it is to be asked.
+
+    Args:
+        reach: asks the source; raises TidelogError if it is out of reach. May take long.
+        look: the same of state and event log, which a standby looks at anyway.
+    """
+
+    def __init__(self, reach: Callable[[], None], look: Callable[[], object]) -> None:
+        self._reach = reach
+        self._look = look
+        self._stands_by = threading.Event()
+        self._ended = threading.Event()
+        self._trouble: TidelogError | None = None
+        self._thread = threading.Thread(target=self._keep, name="tidelog-readiness", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._stands_by.set()
+        self._thread.join(_END_S)
+
+    @property
+    def trouble(self) -> str:
+        """What a standby lacked when it asked last; empty: nothing."""
+        return "" if self._trouble is None else str(self._trouble)
+
+    def stand_by(self, stands_by: bool) -> None:
+        """From now on ask now and then, or don't."""
+        if stands_by:
+            self._stands_by.set()
+        else:
+            self._stands_by.clear()
+
+    def check(self, failed: bool) -> None:
+        """Raises TidelogError if this process can't lead.
+
+        ``failed``: it tried; else what was found while it stood by decides whether to ask at all.
+        """
+        if failed:
+            self._look()
+        if failed or self._trouble is not None:
+            self._reach()
+            self._trouble = None
+
+    def _keep(self) -> None:
+        asked_at, pause_s = -math.inf, LOOK_EVERY_S
+        while not self._ended.is_set():
+            if not self._stands_by.is_set():
+                self._stands_by.wait()
+            elif time.monotonic() - asked_at >= pause_s:
+                try:
+                    self._reach()
+                    self._trouble = None
+                except TidelogError as error:
+                    logger.warning("this process stands by, but could not lead: %s", error)
+                    self._trouble = error
+                asked_at = time.monotonic()
+                pause_s = LOOK_EVERY_S / (1 if self._trouble is None else 2)
+            self._ended.wait(_TURN_S)

@@ -21,6 +21,7 @@ from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.connect import connect, connect_replication
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
+VERSIONS = [18, *(pytest.param(one, marks=pytest.mark.thorough) for one in (14, 15, 16, 17))]
 pytestmark = pytest.mark.integration
 
 
@@ -147,7 +148,7 @@ def test_what_the_promoted_standby_lacks_is_told(tmp_path: Path) -> None:
         assert source.inserted() == list(range(1, 21)), "nothing was appended"
 
 
-@pytest.mark.parametrize("version", [18, pytest.param(16, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) -> None:
     """Before 17 no slot is copied."""
     with pair_of(version, tmp_path, slots="off") as pair:

@@ -103,3 +103,11 @@ class PostgresStandby(PostgresServer):
         )
         if done.returncode != 0:
             raise TidelogError(f"pg_basebackup of {self.version} failed:\n{done.stdout}")
+        if self.version < NEWEST:
+            # It may have written options that this version does not know. The last line counts.
+            conninfo = (
+                f"host={self.primary.socket_dir} port={self.primary.port} "
+                f"user={self.primary.user} dbname=postgres"
+            )
+            with (self.data_dir / "postgresql.auto.conf").open("a") as file:
+                file.write(f"primary_conninfo = '{conninfo}'\n")

@@ -152,3 +152,36 @@ def test_a_lease_whose_end_nobody_was_told_goes_on() -> None:
     time.sleep(0.1)
     keeper.check()
     keeper.release()
+
+
+def test_a_lease_ends_while_the_host_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock, by which elections count, stands still meanwhile."""
+    asleep_s = 5.0  # before the lease was asked for: that is no part of it
+    monkeypatch.setattr(leadership, "suspended_s", lambda: asleep_s)
+    monkeypatch.setattr(leadership, "boot_clock", lambda: time.monotonic() + asleep_s)
+    told: list[Lease] = []
+    election = Alone()
+    lease = election.acquire()
+    keeper = LeaseKeeper(election, lease, 1000, told.append)
+    keeper.check()
+    assert told == [Lease("a", 1, lease.deadline + 5.0)]
+    asleep_s += 2000
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    keeper.release()
+
+
+def test_who_failed_asks_for_the_lease_only_once_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    election, asked = Alone(), list[tuple[bool, int]]()
+
+    def ready(failed: bool) -> None:
+        asked.append((failed, election.epoch))
+        if len(asked) in (2, 3):
+            raise ConnectionLostError("away, for this process")
+
+    stop = Stop()
+    ends = [(0.0, ConnectionLostError("away"))] * 2
+    lead(election, Sessions(stop, monkeypatch, *ends), stop, renew_every_s=100, ready=ready)
+    assert asked == [(False, 0), (True, 1), (True, 1), (True, 1), (True, 2)]

@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tidelog.capture.farewell import Farewell
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
+from tidelog.system.boot_clock import boot_clock, suspended_s
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,11 @@ class LeaseKeeper:
         every_s: float,
         on_lease: Callable[[Lease], None] = lambda _lease: None,
     ) -> None:
-        """``on_lease``: told of the lease, and of each renewal."""
+        """``on_lease``: told of the lease, and of each renewal; the deadline is on `boot_clock`."""
         self._election = election
-        self._lease = lease
         self._every_s = every_s
         self._on_lease = on_lease
-        on_lease(lease)
+        self._hold(lease, suspended_s())
         self._stopped = threading.Event()
         self._releasing, self._released = threading.Lock(), False
         self._lost: LeaseLostError | None = None
@@ -77,6 +77,11 @@ class LeaseKeeper:
     def lease(self) -> Lease:
         return self._lease
 
+    def _hold(self, lease: Lease, suspended: float) -> None:
+        """``suspended``: as of before the lease was asked for, as its deadline is."""
+        self._lease, self._until = lease, lease.deadline + suspended
+        self._on_lease(replace(lease, deadline=self._until))
+
     def check(self) -> None:
         """Raises LeaseLostError if the lease may have ended, from then on for good: whoever is told
         ends the session, which may wait for a request under way, and nobody else could lead
@@ -87,7 +92,7 @@ class LeaseKeeper:
             raise self._lost
         if self._stopped.is_set():  # a thread outlived its session
             raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was given back")
-        if time.monotonic() >= self._lease.deadline:
+        if boot_clock() >= self._until:
             self._lost = LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
                 "process may lead now. This one stands by"
@@ -96,7 +101,7 @@ class LeaseKeeper:
 
     def summary(self) -> dict[str, Any]:
         """For metrics: how long the lease lasts, and how its renewals went."""
-        remaining_s = max(0.0, self._lease.deadline - time.monotonic())
+        remaining_s = max(0.0, self._until - boot_clock())
         return {
             "remaining_s": round(remaining_s, 3),
             "renewals": self._renewals,
@@ -116,8 +121,8 @@ class LeaseKeeper:
         while not self._stopped.wait(pause_s) and self._lost is None:
             pause_s = self._every_s
             try:
-                self._lease = self._election.renew(self._lease)
-                self._on_lease(self._lease)
+                suspended = suspended_s()
+                self._hold(self._election.renew(self._lease), suspended)
                 self._renewals += 1
             except LeaseLostError as error:
                 self._lost = error

@@ -25,11 +25,12 @@ from tidelog.errors import LeaseLostError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.ports import Lease
+from tidelog.system.boot_clock import boot_clock
 from tidelog.system.processes import has_ended, is_here, this_process
 
 logger = logging.getLogger(__name__)
 
-_CONTENT: Final = struct.Struct("<qd")  # epoch, and the deadline on this host's monotonic clock
+_CONTENT: Final = struct.Struct("<qd")  # epoch, and the deadline on this host's `boot_clock`
 _ALIVE_EVERY_S: Final = 0.1
 _LOG_EVERY_S: Final = 2.0
 
@@ -68,7 +69,7 @@ class FileFence:
                     return self._lost("its driver has ended")
             with suppress(OSError, struct.error):  # another /tmp, or another user's: not seen
                 epoch, deadline = _CONTENT.unpack(Path(self.path).read_bytes())
-                if epoch != self.epoch or now >= deadline:
+                if epoch != self.epoch or boot_clock() >= deadline:
                     return self._lost(f"{self.path} says so")
                 return None
         if now >= self._log_at:
@@ -85,7 +86,7 @@ class FileFence:
 
 
 class LeaseFile:
-    """The driver's end: `told` of each renewal. Thread-safe."""
+    """The driver's end: `told` of each renewal, its deadline on `boot_clock`. Thread-safe."""
 
     def __init__(self) -> None:
         self._process = this_process()

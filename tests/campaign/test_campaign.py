@@ -63,7 +63,7 @@ SECONDS = 40.0
 ALL_KINDS = tuple(kind for kind in (*KINDS, *STORE_KINDS) if kind != PROMOTE)
 PROMOTIONS = (PROMOTE,) * 6
 """Until it has struck: a run has time for a dozen faults of two dozen kinds."""
-MUTATION_SEEDS = (1, 2, 3)
+MUTATION_SEEDS = (9, 10, 11)  # of the short form
 
 
 def spec_of(seed: int, source: OracleSource, seconds: float = SECONDS) -> Spec:

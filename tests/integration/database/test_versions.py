@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
-from tidelog.errors import LeaseLostError, OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.database import metadata_tables
+from tidelog.outputs.database import metadata_tables, mysql_session, postgres_session, texts
 from tidelog.outputs.database.layout import gone_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
@@ -190,6 +191,52 @@ def test_a_try_begins_after_the_transactions_of_those_before(copy: Copy) -> None
     finally:
         earlier.close()
         later.close()
+
+
+def test_a_session_that_stands_still_amid_a_transaction_holds_nobody_up_for_long(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is frozen, or its host gone without a word."""
+    copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
+    for module in (postgres_session, mysql_session):
+        monkeypatch.setattr(module, "STILL_S", 1)
+    still, later = copy.dialect.connect("test"), copy.dialect.connect("test")
+    own, run = copy.own, metadata_tables.run_name("out", "generation")
+    try:
+        still.begin()
+        still.alone("task")
+        assert metadata_tables.attempt(still, copy.dialect, own, run) == copy.attempt
+        metadata_tables.next_attempt(later, copy.dialect, own, run)
+        later.begin()
+        later.alone("task")
+        later.commit()
+        with pytest.raises(OutputError):
+            still.commit()
+        time.sleep(1.5)
+        assert later.rows("SELECT 1"), "between transactions it may take its time"
+    finally:
+        still.close()
+        later.close()
+
+
+def test_a_copy_that_gets_no_rows_is_ended(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(copy.dialect, Postgres):
+        pytest.skip("net_read_timeout is the server's own")
+    copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
+    lines = texts.lines
+
+    def late(columns: Any) -> Any:
+        time.sleep(2)
+        return lines(columns)
+
+    batch = changes(copy.table, ("u", 11, row(1, "b")))
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres_session, "_COPY_S", 1)
+        patched.setattr(texts, "lines", late)
+        with pytest.raises(OutputError, match="statement timeout"):
+            copy.write(batch)
+    copy.write(batch)
+    assert rows(copy) == [(1, "b", None)]
 
 
 def test_duplicates_of_a_task_write_at_once_without_harm(copy: Copy) -> None:

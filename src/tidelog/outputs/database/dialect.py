@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database.layout import FoundTargetTable, TableLayout
+
+STILL_S: Final = 60
+"""A session that asks for nothing amid a transaction for so long is ended by the server: its
+process is frozen or its host gone, and a later try waits for its locks.
+"""
 
 
 class RowsRefusedError(OutputError):

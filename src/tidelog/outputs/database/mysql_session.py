@@ -16,7 +16,7 @@ from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
-from tidelog.outputs.database.dialect import RowsRefusedError
+from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 from tidelog.system.extras import missing_for_password
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 else:
     _Base = pymysql.connections.Connection
 
+_IDLE_S = 604800
 _SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,"
     "NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES', sql_notes = 0, sql_safe_updates = 0, "
     "sql_big_selects = 1, "
-    "autocommit = 1, completion_type = 0, wait_timeout = 604800, net_read_timeout = 600, "
+    f"autocommit = 1, completion_type = 0, wait_timeout = {_IDLE_S}, net_read_timeout = 600, "
     "lock_wait_timeout = 20, innodb_lock_wait_timeout = 20",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
@@ -157,6 +158,7 @@ class MySqlSession:
         self._locked = lock
 
     def begin(self) -> None:
+        self.rows(f"SET wait_timeout = {STILL_S}")
         self.rows("START TRANSACTION")
         self._in_transaction = True
 
@@ -166,6 +168,7 @@ class MySqlSession:
         if self._locked is not None:
             self.rows("SELECT RELEASE_LOCK(%s)", (self._locked,))
             self._locked = None
+        self.rows(f"SET wait_timeout = {_IDLE_S}")  # not before it lets go of all
 
     def close(self) -> None:
         with contextlib.suppress(pymysql.MySQLError, OSError):

@@ -14,17 +14,18 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.outputs.database import texts
-from tidelog.outputs.database.dialect import RowsRefusedError
+from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
 _SETTINGS = """
 SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
 SET standard_conforming_strings = on; SET search_path = ''; SET xmloption = content;
-SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '20s';
+SET statement_timeout = 0; SET lock_timeout = '20s';
 SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
 SET default_transaction_read_only = off;
 SET temp_buffers = '32MB'; SET client_min_messages = error
 """
+_COPY_S = 600
 # By the version that has them.
 _NEWER_SETTINGS = {
     140_000: "; SET idle_session_timeout = 0",
@@ -56,7 +57,8 @@ class PostgresSession:
             self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
             version = self._connection.info.server_version
             newer = [text for since, text in _NEWER_SETTINGS.items() if version >= since]
-            self._connection.execute((_SETTINGS + "".join(newer)).encode())
+            idle = f"; SET idle_in_transaction_session_timeout = '{STILL_S}s'"
+            self._connection.execute((_SETTINGS + idle + "".join(newer)).encode())
         except psycopg.Error as error:
             raise _failed("can't connect", error) from None
 
@@ -80,11 +82,14 @@ class PostgresSession:
             written.append(text)
         names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         try:
+            # Who waits for rows is not idle to the server.
+            self._connection.execute(f"SET LOCAL statement_timeout = '{_COPY_S}s'".encode())
             with (
                 self._connection.cursor() as cursor,
                 cursor.copy(f"COPY {table} ({names}) FROM STDIN".encode()) as copy,
             ):
                 copy.write(texts.lines(written))
+            self._connection.execute(b"SET LOCAL statement_timeout = 0")
         except psycopg.Error as error:
             raise _failed("COPY", error) from None
 

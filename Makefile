@@ -91,7 +91,8 @@ test-mysql: venv ## MySQL's tests on another server: MYSQLD=<its mysqld>, as too
 test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test` leaves to other tests
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)
 	$(PY) -m pytest -m "thorough and spark" $(ARGS)
-	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "thorough and spark" tests/integration/iceberg $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "thorough and spark" -k iceberg tests/integration/iceberg \
+		tests/integration/spark/test_frozen_leader.py $(ARGS)
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)

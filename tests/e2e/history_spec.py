@@ -42,7 +42,7 @@ FAILPOINTS = {
     "sweep.after_file": 1,
 }
 ELSEWHERE = {
-    "lake.table.write": "tests/integration/spark/test_failover.py",
+    "lake.table.write": "tests/integration/spark/frozen_destinations.py",
     "slot.created": "tests/faults/test_slot_owner.py",
     "command.begun": "tests/faults/test_commands_that_crash.py",
     "signals.kept": "tests/faults/test_commands_that_crash.py",

@@ -1,9 +1,9 @@
 """Named places where a test can kill, freeze or fail the process. Nearly free when unused.
 
 ``TIDELOG_FAILPOINT="put.before_link:kill"`` arms one point; several are separated by commas, and
-``name:action:3`` acts at the third hit only. Actions: ``kill`` (SIGKILL to ourselves), ``pause``
-(SIGSTOP: every thread stands still until SIGCONT) and ``error`` (an OSError with EIO). In one
-process a test may `arm` a callable instead.
+``name:action:3`` acts at the third hit only, ``name:action:/a/file`` while that file is there.
+Actions: ``kill`` (SIGKILL to ourselves), ``pause`` (SIGSTOP: every thread stands still until
+SIGCONT) and ``error`` (an OSError with EIO). In one process a test may `arm` a callable instead.
 
 This module imports nothing of Tidelog, so every layer may use it.
 """
@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 ENVIRONMENT_VARIABLE = "TIDELOG_FAILPOINT"
 
@@ -48,18 +49,30 @@ def _at_hit(number: int, action: Action) -> Action:
     return act
 
 
+def _while_there(file: Path, action: Action) -> Action:
+    def act() -> None:
+        if file.exists():
+            action()
+
+    return act
+
+
 def parse(text: str) -> dict[str, Action]:
     """What ``TIDELOG_FAILPOINT`` says. Raises ValueError for an unknown action."""
     armed: dict[str, Action] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, rest = item.partition(":")
-        action, _, number = rest.partition(":")
+        action, _, when = rest.partition(":")
         if action not in ACTIONS:
             raise ValueError(
-                f"{ENVIRONMENT_VARIABLE}: {item!r} is not name:action[:hit] "
+                f"{ENVIRONMENT_VARIABLE}: {item!r} is not name:action[:hit or file] "
                 f"with action one of {', '.join(ACTIONS)}"
             )
-        armed[name] = _at_hit(int(number), ACTIONS[action]) if number else ACTIONS[action]
+        act = ACTIONS[action]
+        if when.startswith("/"):
+            armed[name] = _while_there(Path(when), act)
+        else:
+            armed[name] = _at_hit(int(when), act) if when else act
     return armed
 
 

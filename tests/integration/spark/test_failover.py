@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviours.outputs.database_tables import server
 from tests.support.build_log import BuiltLog
-from tests.support.pipeline_process import Delivering, state_of
+from tests.support.pipeline_process import Delivering
 
 from tidelog import app
 from tidelog.app.elections import LedElsewhereError
@@ -171,45 +169,3 @@ def test_a_pipeline_is_handed_over_and_back(pipeline: Pipeline) -> None:
     pipeline.wait_for(lambda: len(pipeline.events()) == 30)
     assert (first.code, second.code) == (None, None)
     assert sorted(pipeline.events()) == list(range(1, 31))
-
-
-@pytest.mark.thorough
-def test_a_frozen_leader_writes_nothing_when_it_wakes_up(pipeline: Pipeline, spark: Any) -> None:
-    """It is frozen after the last look at its lease: the destinations refuse what it does then."""
-    place = server("postgres")
-    url = place.create_database("failover")
-    pipeline.configure({"kind": "delta", "path": "lake"}, {"kind": "postgres", "url": url})
-    pipeline.write(10)
-    first = pipeline.start("lake.table.write:pause,output.task.commit:pause")
-    # The driver in the midst of a MERGE, and a worker between its rows and their transaction.
-    pipeline.wait_for(lambda: first.pid in first.frozen)
-    pipeline.start()
-    pipeline.write(10)
-    lake = pipeline.directory / "lake/public/t"
-
-    def copies() -> tuple[list[int], list[tuple[int, int]]]:
-        try:
-            rows = place.execute(
-                "SELECT id, xmin::text::bigint FROM public.t ORDER BY id", "failover"
-            )
-        except Exception:  # noqa: BLE001 - no such table yet
-            rows = []
-        if not any((lake / "_delta_log").glob("*.json")):
-            return [], rows
-        frame = spark.read.format("delta").load(str(lake))
-        return [row["id"] for row in frame.select("id").orderBy("id").collect()], rows
-
-    wanted = list(range(1, 21))
-    pipeline.wait_for(lambda: copies()[0] == wanted and [r[0] for r in copies()[1]] == wanted)
-    commits = sorted((lake / "_delta_log").glob("*.json"))
-    before = copies()
-    for pid in first.frozen:
-        os.kill(pid, signal.SIGCONT)
-    pipeline.wait_for(lambda: len(pipeline.status()["standbys"]) == 1)
-    pipeline.wait_for(lambda: '"role": "standby"' in first.said)
-    time.sleep(1)
-    assert copies() == before
-    assert sorted((lake / "_delta_log").glob("*.json")) == commits
-    pipeline.write(10)
-    pipeline.wait_for(lambda: copies()[0] == list(range(1, 31)))
-    assert all(state_of(each.pid) not in "ZX" for each in pipeline.processes)

@@ -148,4 +148,14 @@ def test_failpoints_parse_and_count():
     armed["a"]()
     with failpoints.arm(armed), pytest.raises(OSError, match="failpoint"):
         failpoints.hit("b")
+
+
+def test_a_failpoint_acts_while_its_file_is_there(tmp_path):
+    armed = failpoints.parse(f"a:error:{tmp_path / 'armed'}")
+    armed["a"]()
+    (tmp_path / "armed").touch()
+    with pytest.raises(OSError, match="failpoint"):
+        armed["a"]()
+    (tmp_path / "armed").unlink()
+    armed["a"]()
     failpoints.hit("b")

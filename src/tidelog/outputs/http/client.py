@@ -17,6 +17,7 @@ import httpx
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.ports import TargetTable
+from tidelog.system import failpoints
 
 # What an answer means: tried again; of these records; of us and not of the records. Any other 4xx
 # is of the records.
@@ -112,6 +113,7 @@ class HttpSender:
                 raise StoppedError
             # Nothing at the API tells a late request from another: it must not be sent.
             self._check_lease()
+            failpoints.hit("output.request")
             asked_s: float | None = None
             status = 0
             try:

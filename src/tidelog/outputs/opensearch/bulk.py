@@ -23,6 +23,7 @@ from tidelog.outputs.opensearch.client import (
     reason,
 )
 from tidelog.ports import Rejection
+from tidelog.system import failpoints
 
 Versions = npt.NDArray[np.int64]
 
@@ -159,6 +160,7 @@ class Bulk:
     ) -> npt.NDArray[np.intp]:
         """Send one request. Returns which lines must be sent again."""
         self._check_lease()
+        failpoints.hit("output.request")
         answer = self._cluster.request(
             "POST",
             path(where.index, "_bulk"),

@@ -18,6 +18,7 @@ from tidelog.spark.datasource import partitions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import envelope, shaping, variant
 from tidelog.spark.formats.events import events_batch
+from tidelog.system import failpoints
 
 # Decoding many small batches costs more than copying them together; a big one need not be copied.
 _BLOCK_BYTES = 8 << 20
@@ -27,6 +28,7 @@ _FOLD_BYTES = 64 << 20
 
 def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterator[pa.RecordBatch]:
     """The rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
+    failpoints.hit("output.read")
     schemas = partitions.schemas_of(log, plan.options.tables)
     if schemas is not None and not schemas:
         return

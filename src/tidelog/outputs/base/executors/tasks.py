@@ -126,6 +126,7 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     rejections: list[Rejection] = []
     writer = work.writer
     try:
+        failpoints.hit("output.task.open")
         task.check_lease()  # before it opens: that may end what another driver's task has begun
         writer.open(task)
         for table, every in batches:

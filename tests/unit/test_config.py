@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -211,6 +212,24 @@ def test_variables_have_defaults_and_can_be_numbers_and_escaped(tmp_path: Path) 
     config = load(tmp_path, text)
     assert (config.dump.chunk_rows, config.dump.delay_ms) == (500, 100)
     assert config.pipeline.conf == {"a": "${b}$$"}
+
+
+def test_the_name_of_the_host_is_known_where_the_shell_keeps_it_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "p")
+    monkeypatch.delenv("HOSTNAME", raising=False)
+    file = tmp_path / "tidelog.yaml"
+    rest = "control: {rest: {token: of-8-chars, url: 'http://${HOSTNAME}:8490'}}\n"
+    file.write_text(MINIMAL + rest)
+
+    def url() -> str | None:
+        found = load_config(file).control.rest
+        return None if found is None else found.url
+
+    assert url() == f"http://{socket.gethostname()}:8490"
+    monkeypatch.setenv("HOSTNAME", "as-set")
+    assert url() == "http://as-set:8490"
 
 
 def test_all_missing_variables_are_named_with_their_lines(tmp_path: Path) -> None:

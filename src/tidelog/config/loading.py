@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
@@ -28,7 +29,8 @@ from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSec
 
 
 def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's).
+    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's; ``HOSTNAME`` is
+    known without being set, for shells keep it for themselves).
 
     Raises:
         ConfigError: names file and line of everything that is wrong.
@@ -42,7 +44,9 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse_config(text, str(path), path.parent, os.environ if environ is None else environ)
+    if environ is None:
+        environ = {"HOSTNAME": socket.gethostname(), **os.environ}
+    return parse_config(text, str(path), path.parent, environ)
 
 
 def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, str]) -> Config:

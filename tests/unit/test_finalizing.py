@@ -13,7 +13,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.capture.steering.pauses import PIPELINE_KEYS
-from tidelog.cli.watch.waiting import delivery_sentence
+from tidelog.cli.watch.waiting import delivery_sentence, sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
@@ -160,3 +160,9 @@ def test_who_waits_is_told_what_stands_still(config: Config, state: SqliteState)
     consumers(config).register("mine", 0, {}, {}, {})
     with pytest.raises(TidelogError, match="the outputs are behind"):
         wait(config, "mine")  # a consumer of the event log is no pipeline
+
+
+def test_a_dump_that_has_ended_has_no_share_left() -> None:
+    table = {"table": "p.t", "status": "done", "rows_read": 7, "estimated_rows": 7}
+    ended = {"dump_id": "d", "status": "completed", "tables": [table]}
+    assert sentence(ended) == "d is completed: 1 of 1 tables, 7 rows"

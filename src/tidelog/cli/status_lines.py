@@ -303,6 +303,8 @@ def of_dump(dump: Dumping) -> str:
     by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
     text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
+    if dump.status in ("completed", "aborted"):
+        return text
     if dump.estimated_rows:
         text += f" of about {dump.estimated_rows:,}"
     if dump.share is not None:

@@ -260,6 +260,42 @@ def test_what_a_user_wrote_no_other_can_read_or_change(zookeeper, zookeeper_url)
         assert state.get("a").value == 1
 
 
+def test_an_acl_lets_others_read_and_not_write(zookeeper, zookeeper_url):
+    known = zookeeper_url.replace("//", "//me:hush@") + "?acl=auth::cdrwa,world:anyone:r"
+    with (
+        closing(open_state(known)) as state,
+        closing(open_election(known, "capture", "a", 10)) as election,
+    ):
+        state.put("a", 1, 0)
+        state.put("large", "x" * 600_000, 0)
+        lease = election.acquire()
+        with (
+            closing(open_state(zookeeper_url)) as other,
+            closing(open_election(zookeeper_url, "capture", "b", 10)) as others,
+        ):
+            assert other.get("a").value == 1
+            assert other.get("large").value == "x" * 600_000
+            assert other.keys("") == ["a", "large"]
+            assert others.leader() == "a"
+            for act in (
+                lambda: other.put("a", 2, None),
+                lambda: other.put("new", 1, 0),
+                lambda: other.delete("a"),
+            ):
+                with pytest.raises(ConfigError, match="refuses access below /faults"):
+                    act()
+        election.renew(lease)
+        assert state.put("a", 3, 1) == 2
+
+
+@pytest.mark.parametrize("acl", ["auth::cdrwa", "no-scheme:me:r"])
+def test_an_acl_that_the_server_does_not_take_is_told(zookeeper_url, acl):
+    with closing(open_state(f"{zookeeper_url}?acl={acl}")) as state:
+        with pytest.raises(ConfigError, match=r"does not take options\.acl"):
+            state.put("a", 1, 0)
+        assert state.get("a") is None
+
+
 def test_a_user_is_known_by_sasl_and_a_wrong_password_is_told(zookeeper, zookeeper_url):
     right = f"{zookeeper_url}?auth=sasl&user={zookeeper.user}&password={zookeeper.password}"
     with closing(open_state(right)) as state:

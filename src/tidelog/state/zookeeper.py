@@ -149,6 +149,11 @@ class ZooKeeperConnection:
                 f"{self._where()} refuses access below {self.place.path}: its nodes have an ACL "
                 "for another user, or none was given"
             ) from None
+        except refusals.InvalidACLError:
+            raise ConfigError(
+                f"{self._where()} does not take options.acl: a scheme is unknown to it, an id is "
+                "not one of its scheme, or auth: stands there without a user"
+            ) from None
         except refusals.AuthFailedError:
             raise ConfigError(
                 f"{self._where()} does not let us in: check user and password"

@@ -25,7 +25,8 @@ from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.state.opening import look_every_s, open_election, open_state
+from tidelog.state.looked_at import LookedAt
+from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
@@ -60,6 +61,8 @@ def hand_over(
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
+    if not state_exists(config.state.place):
+        raise UsageError("no capture has run here: there is no state store yet")
     lease = LEASE_NAME if pipeline is None else pipeline_lease(pipeline)
     election = open_election(config.state.place, lease, "handover", 10)
     try:
@@ -95,7 +98,7 @@ def _ask_capture(config: Config, leader: str, to: str | None, timeout_s: float) 
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
     """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
-    state = open_state(config.state.place)
+    state = LookedAt(config.state.place)
     try:
         found = []
         for name in state.keys(DUMP_PREFIX):
@@ -146,7 +149,7 @@ def dump_wait(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     held: list[dict[str, Any]] = []
     look_at = 0.0
-    state = open_state(config.state.place)
+    state = LookedAt(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).asked_for(dump_id)

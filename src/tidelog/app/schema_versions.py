@@ -18,6 +18,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
 
 
@@ -44,7 +45,7 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
     Raises UsageError if there is no event log, or it does not know the table.
     """
     store = _store(config)
-    state = open_state(config.state.place)
+    state = LookedAt(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()

@@ -23,6 +23,7 @@ from tidelog.errors import UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
+from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
 
 KEEP_MS = 7 * 86_400_000
@@ -178,7 +179,7 @@ def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = open_state(config.state.place)
+    state = LookedAt(config.state.place)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

@@ -15,6 +15,7 @@ from tidelog.errors import TableRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue
+from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_election, open_state
 
 
@@ -30,11 +31,8 @@ def reset_plan(config: Config) -> dict[str, Any]:
     """
     if not EventLog.exists(log_place(config)):
         raise UsageError(f"{log_place(config)} holds no event log: there is nothing to reset")
-    with (
-        closing(open_state(config.state.place)) as state,
-        closing(open_election(config.state.place, LEASE_NAME, "reset", 10)) as election,
-    ):
-        if (leader := election.leader()) is not None:
+    with closing(LookedAt(config.state.place)) as state:
+        if (leader := _leader(config) if state.exists else None) is not None:
             raise UsageError(
                 f"{leader} leads: stop capture first, and its standbys. A capture that "
                 "leads has no gap"
@@ -54,6 +52,11 @@ def reset_plan(config: Config) -> dict[str, Any]:
             if reason is not None
         ],
     }
+
+
+def _leader(config: Config) -> str | None:
+    with closing(open_election(config.state.place, LEASE_NAME, "reset", 10)) as election:
+        return election.leader()
 
 
 def _not_dumped(catalogue: Catalogue, table: TableName) -> str | None:

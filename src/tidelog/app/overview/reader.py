@@ -23,7 +23,8 @@ from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, StateStore
 from tidelog.state.glance import Glance
-from tidelog.state.opening import open_election, open_state
+from tidelog.state.looked_at import LookedAt
+from tidelog.state.opening import open_election
 
 
 class StatusReader:
@@ -36,7 +37,8 @@ class StatusReader:
 
     def __init__(self, config: Config, *, log_every_s: float = 0.0) -> None:
         self._config = config
-        self._state = open_state(config.state.place)
+        self._looked_at = LookedAt(config.state.place)
+        self._state: StateStore = self._looked_at
         self._elections: dict[str, Election] = {}
         self._log: EventLog | None = None
         self._log_every_s = log_every_s
@@ -65,7 +67,7 @@ class StatusReader:
         shapes = state.get(SHAPES_KEY)
         name = self._config.pipeline.name
         found: dict[str, Any] = {
-            "leader": self._election(LEASE_NAME).leader(),
+            "leader": self._election(LEASE_NAME).leader() if self._looked_at.exists else None,
             "standbys": standbys(state),
             "failing": failing(state),
             "pipelines": self._pipelines(state),

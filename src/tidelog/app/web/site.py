@@ -19,6 +19,7 @@ from tidelog.config import Config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import TidelogError, UsageError
+from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Site:
 
     def audit(self) -> list[dict[str, Any]]:
         """Who did what, the newest first."""
-        with contextlib.closing(open_state(self._config.state.place)) as state:
+        with contextlib.closing(LookedAt(self._config.state.place)) as state:
             return audit.entries(state)
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Site:
         complete = self._history.note(found)
         if self._loaded and not complete:
             return
-        with contextlib.closing(open_state(self._config.state.place)) as state:
+        with contextlib.closing(LookedAt(self._config.state.place)) as state:
             self._history.load(state)
             self._loaded = True
             if complete and self.leads:

@@ -61,6 +61,18 @@ def put_of(s3: S3Server, place: str, name: str = "") -> str:
 # ---------------------------------------------------------------- puts
 
 
+def test_the_environment_alone_may_say_where_the_store_is_and_who_asks(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OPTIONS_VARIABLE)
+    for name, value in s3.options.items():
+        variable = "ENDPOINT_URL" if name == "endpoint" else name.upper()
+        monkeypatch.setenv(f"AWS_{variable}", value)
+    storage = ObjectStorage(s3.url(f"environment-{next(_numbers)}"), {})
+    assert storage.put_if_absent("a", b"what is there")
+    assert storage.read("a") == b"what is there"
+
+
 def test_a_busy_store_is_asked_again(writer, s3, place, network):
     network.arm("busy", put_of(s3, place))
     writer.append_log([batch([b"second"], 20)])

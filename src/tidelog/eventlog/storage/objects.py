@@ -329,6 +329,10 @@ def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> Ob
     """One client, and so one pool of connections, for all storages of a place."""
     config: Any = {name: value for name, value in options if name not in _OF_CLIENT}
     client: Any = {name: _of_client(value) for name, value in options if name in _OF_CLIENT}
+    # What is given here takes the place of all that the store reads from the environment for its
+    # client, which is this one.
+    if url.startswith("s3") and (allowed := os.environ.get("AWS_ALLOW_HTTP")):
+        client.setdefault("allow_http", _of_client(allowed))
     try:
         return from_url(
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY

@@ -335,6 +335,16 @@ def test_command_that_failed_or_waits_is_told_apart(
     )
 
 
+@pytest.mark.parametrize(("place", "timeout_s"), [("log", 10), ("s3://bucket/log", 30)])
+def test_a_command_is_waited_for_until_the_leader_has_looked(
+    runtime: Runtime, config: str, place: str, timeout_s: float
+) -> None:
+    Path(config).write_text(CONFIG.replace("path: log", f"path: '{place}'"))
+    assert invoke("pause", config) == 0
+    assert invoke("pause", config, "--timeout", "5") == 0
+    assert [call["timeout_s"] for _, call in runtime.calls] == [timeout_s, 5]
+
+
 def test_log_writes_json_lines(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,11 +23,14 @@ Tables = Annotated[
     ),
 ]
 Wait = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--timeout", metavar="SECONDS", help="How long to wait until capture has acted on it."
+        "--timeout",
+        metavar="SECONDS",
+        help="How long to wait until capture has acted on it; default: 10, and 30 with log: state.",
     ),
 ]
+"""None: `tidelog.cli.client.send` knows."""
 
 
 def exit_unless(done: bool) -> None:

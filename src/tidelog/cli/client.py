@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import terminal
 from tidelog.errors import TidelogError, UsageError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidelog.control.commands import Command
 
 
+TIMEOUT_S: Final = 10.0
 chosen_database: ContextVar[str | None] = ContextVar("chosen_database", default=None)
 """``--database``, which stands before the command."""
 
@@ -35,16 +36,22 @@ def load(path: Path, *, several: bool = False) -> Config:
 def send(
     config: Config,
     command: Command,
-    timeout_s: float,
+    timeout_s: float | None,
     *,
     as_json: bool,
     name: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Give a command to capture and show what became of it; ``quiet``: only if it waits."""
+    """Give a command to capture and show what became of it; ``quiet``: only if it waits.
+
+    ``timeout_s``: None: so long that whoever leads has looked for commands.
+    """
     from tidelog import app
     from tidelog.cli.results import sentences
+    from tidelog.state.opening import look_every_s
 
+    if timeout_s is None:
+        timeout_s = max(TIMEOUT_S, 2 * look_every_s(config.state.place))
     result = app.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
         raise (UsageError if result.get("usage") else TidelogError)(result["error"])

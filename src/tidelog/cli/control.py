@@ -31,7 +31,7 @@ def pause(
     dump: DumpArgument = None,
     log: OfLog = False,
     pipeline: OfPipeline = False,
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Pause a dump, or all; or the log's reading, or the pipeline. It stays so over restarts."""
@@ -65,7 +65,7 @@ def resume(
     dump: DumpArgument = None,
     log: OfLog = False,
     pipeline: OfPipeline = False,
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a paused dump, or all; or with the log's reading, or the pipeline."""
@@ -88,7 +88,7 @@ def cancel(
     ] = None,
     table: Tables = None,
     every: Annotated[bool, typer.Option("--all", help="All dumps.")] = False,
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Cancel a dump, all, or some of their tables; what is read already stays.
@@ -144,7 +144,10 @@ def handover(
         str | None,
         typer.Option(metavar="NAME", help="Of this pipeline (pipeline.name), not of capture."),
     ] = None,
-    timeout: Wait = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait until capture has acted on it."),
+    ] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Have another process capture, or deliver, as before an upgrade or a zone's end."""
@@ -165,7 +168,7 @@ def set_options(
             "max_replica_lag (10s), max_select (2s), max_commit_delay (5ms); off is 0.",
         ),
     ],
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Change how dumps read, running ones too."""
@@ -186,7 +189,7 @@ def send_signal(
     signal_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Names the dump; default: a new id.")
     ] = None,
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Send a signal as Debezium has it."""

@@ -68,7 +68,7 @@ def dump(
     delivered: Annotated[
         bool, typer.Option("--delivered", help="With --wait: when the outputs hold it as well.")
     ] = False,
-    timeout: Wait = 10.0,
+    timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Dump all captured tables, some, or some of a table's rows, while the log goes on."""

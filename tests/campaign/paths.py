@@ -13,8 +13,8 @@ from tests.support.proxy import Proxy
 class PathProxy(Proxy):
     """Forwards a port of its own to ``port``. Use it as a context manager."""
 
-    def __init__(self, port: int, *, address: str = "127.0.0.1") -> None:
-        super().__init__(port, address=address)
+    def __init__(self, port: int, *, address: str = "127.0.0.1", at: int = 0) -> None:
+        super().__init__(port, address=address, at=at)
         self._flows = threading.Event()
         self._flows.set()
         self._refuses = False

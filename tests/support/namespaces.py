@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 SUBNETS: Final = range(1, 255)
+_FURTHER: Final = 200
 _NET: Final = 0x40000000
 _RULES: Final = """table ip tidelog {{
   set gone {{ type inet_service; }}
@@ -44,7 +45,7 @@ class Bridge:
         self._taken: socket.socket | None = None
         self._opened = ExitStack()
         self.number = 0
-        self._namespaces = 0
+        self._namespaces, self._further = 0, 0
 
     def __enter__(self) -> Self:
         lacks = [tool for tool in ("ip", "nft") if not shutil.which(tool)]
@@ -83,6 +84,13 @@ class Bridge:
         """Where namespaces find what this machine has."""
         return f"10.213.{self.number}.1"
 
+    def further_address(self) -> str:
+        """Another one of this machine, where namespaces find servers that share a port."""
+        self._further += 1
+        address = f"10.213.{self.number}.{_FURTHER + self._further}"
+        _required(("ip", "addr", "add", f"{address}/24", "dev", self.name))
+        return address
+
     def new_number(self) -> int:
         self._namespaces += 1
         return self._namespaces
@@ -109,7 +117,7 @@ class Namespace:
         self._bridge = bridge
         self.name = f"tl{bridge.number}-{title}"
         self._link = f"tl{bridge.number}-{number}"
-        self._address = f"10.213.{bridge.number}.{number + 1}/24"
+        self.address = f"10.213.{bridge.number}.{number + 1}"
 
     def __enter__(self) -> Self:
         inside = ("ip", "-n", self.name)
@@ -117,7 +125,7 @@ class Namespace:
             ("ip", "netns", "add", self.name),
             ("ip", "link", "add", self._link, "type", "veth", "peer", "eth0", "netns", self.name),
             ("ip", "link", "set", self._link, "master", self._bridge.name, "up"),
-            (*inside, "addr", "add", self._address, "dev", "eth0"),
+            (*inside, "addr", "add", f"{self.address}/24", "dev", "eth0"),
             (*inside, "link", "set", "eth0", "up"),
             (*inside, "link", "set", "lo", "up"),
             (*self.inside, "nft", _RULES.format(self._bridge.address)),

@@ -13,12 +13,14 @@ from typing import Self
 class Proxy:
     """Listens on a port of its own, of ``address``, for clients of the server at ``port``, and
     serves each on a thread. Use it as a context manager.
+
+    ``at``: the port of its own; 0: any that is free.
     """
 
-    def __init__(self, port: int, *, address: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, *, address: str = "127.0.0.1", at: int = 0) -> None:
         self._target = port
         self.address = address
-        self._listener = socket.create_server((address, 0))
+        self._listener = socket.create_server((address, at))
         self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
         """What `cut` ends."""
@@ -33,6 +35,8 @@ class Proxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        with contextlib.suppress(OSError):  # who waits in `accept` would keep it open
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
         for one in self._sockets:

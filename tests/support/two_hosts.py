@@ -1,37 +1,76 @@
-"""Hosts of one's own, with nothing in common but a network: namespaces of network, processes and
-names. Needs root, `ip`, `nft` and `unshare`.
+"""Hosts of one's own, with nothing in common but a network and one directory: namespaces of
+network, processes, mounts and names. They need root, `ip`, `nft` and `unshare`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
 
 import pytest
 from tests.support.namespaces import Bridge, Namespace, NotPermittedError
 
+from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
+
+SHARED: Final = "/mnt/shared"
+"""Where each host finds the directory that they share."""
 _ENTER = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-_RUN = 'hostname "$1"; shift; exec "$@"'
+_RUN = f"""set -e
+hostname "$1"
+mount --bind "$2" /etc/hosts
+mount -t tmpfs none /mnt
+mkdir {SHARED}
+mount --bind "$3" {SHARED}
+eval "exec $4"
+"""
+_NOT_THEIRS = ("HOSTNAME", OPTIONS_VARIABLE)
+"""A shell keeps the first one for itself; the second one is of what this process has opened."""
+
+
+class Network:
+    """What hosts find by a name: each other, and servers of this machine."""
+
+    def __init__(self, bridge: Bridge, directory: Path) -> None:
+        self._bridge = bridge
+        self.file = directory / "hosts"
+        self.file.write_text("127.0.0.1 localhost\n")
+        self._addresses: dict[str, str] = {}
+
+    def address_of(self, name: str) -> str:
+        """Of a server's name: where something of this machine is to listen for it."""
+        if name not in self._addresses:
+            self.add(name, self._bridge.further_address())
+        return self._addresses[name]
+
+    def add(self, name: str, address: str) -> None:
+        self._addresses[name] = address
+        with self.file.open("a") as file:
+            file.write(f"{address} {name}\n")
 
 
 class Host:
     """Use it as a context manager."""
 
-    def __init__(self, name: str, bridge: Bridge, directory: Path) -> None:
+    def __init__(self, name: str, bridge: Bridge, network: Network, directory: Path) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
-        self.gateway = bridge.address
-        """Where it finds what this machine has."""
+        self.environment: dict[str, str] = {}
+        """What it has besides ours."""
+        self._shared = directory / "shared"
+        self._shared.mkdir(exist_ok=True)
+        self._network = network
         self._namespace = Namespace(bridge, name)
         self.cut_off, self.bring_back = self._namespace.cut_off, self._namespace.bring_back
+        network.add(name, self._namespace.address)
         self._running: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -54,27 +93,42 @@ class Host:
     def said(self) -> str:
         return (self.directory / "output.log").read_text()
 
-    def start(self, *arguments: str) -> None:
-        """`tidelog` with these, until it is killed."""
-        self._log = (self.directory / "output.log").open("ab")
+    @property
+    def runs(self) -> bool:
+        """What was started has not ended."""
+        return self._running is not None and self._running.poll() is None
+
+    def start(self, command: str) -> None:
+        """As a shell would, until it is killed or stopped."""
+        self._log = self._log or (self.directory / "output.log").open("ab")
         self._running = subprocess.Popen(
-            self._command(arguments),
+            self._inside(command),
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=self.directory,
+            env=self._environment(),
         )
 
-    def run(self, *arguments: str) -> str:
-        """What `tidelog` with these answers."""
+    def run(self, command: str, timeout_s: float = 120) -> str:
+        """What it answers on a shell, where it has to succeed."""
         done = subprocess.run(
-            self._command(arguments),
+            self._inside(command),
             capture_output=True,
             cwd=self.directory,
-            timeout=120,
+            env=self._environment(),
+            timeout=timeout_s,
             check=False,
         )
-        assert not done.returncode, done.stderr.decode()
+        assert not done.returncode, (command, done.stdout.decode(), done.stderr.decode())
         return done.stdout.decode()
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """SIGTERM to what was started; its exit code."""
+        assert self._running is not None
+        children = Path(f"/proc/{self._running.pid}/task/{self._running.pid}/children")
+        for child in children.read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+        return self._running.wait(timeout_s)
 
     def kill(self) -> None:
         """All of its processes: the first one of a namespace takes the others along."""
@@ -82,15 +136,20 @@ class Host:
             self._running.send_signal(signal.SIGKILL)
             self._running.wait(30)
 
-    def _command(self, arguments: Sequence[str]) -> list[str]:
+    def _environment(self) -> Mapping[str, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        found = {**os.environ, **self.environment, "PATH": path}
+        return {name: found[name] for name in found if name not in _NOT_THEIRS}
+
+    def _inside(self, command: str) -> list[str]:
         return [
             *self._namespace.inside, *_ENTER, "sh", "-c", _RUN, "sh", self.name,
-            sys.executable, "-m", "tidelog", *arguments,
+            str(self._network.file), str(self._shared), command,
         ]  # fmt: skip
 
 
 @contextmanager
-def two_hosts(directory: Path) -> Iterator[tuple[Host, Host]]:
+def two_hosts(directory: Path) -> Iterator[tuple[Host, Host, Network]]:
     """Skips where they are not permitted."""
     if not shutil.which("unshare"):
         pytest.skip("hosts of their own need unshare")
@@ -99,7 +158,9 @@ def two_hosts(directory: Path) -> Iterator[tuple[Host, Host]]:
             bridge = opened.enter_context(Bridge())
         except NotPermittedError as lacks:
             pytest.skip(str(lacks))
-        a, b = (
-            opened.enter_context(Host(name, bridge, directory)) for name in ("host-a", "host-b")
+        network = Network(bridge, directory)
+        first, second = (
+            opened.enter_context(Host(name, bridge, network, directory))
+            for name in ("host1", "host2")
         )
-        yield a, b
+        yield first, second, network

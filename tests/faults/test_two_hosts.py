@@ -36,7 +36,9 @@ DATABASES: Final = ("shop", "copy", "state")
 KEEPERS: Final = ("zk1", "zk2", "zk3")
 BUCKET: Final = "company-cdc"
 ENVIRONMENT: Final = {"PGPASSWORD": "not-asked-for", "TIDELOG_TOKEN": "a-long-one-for-tests"}
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)
+]  # fmt: skip
 thorough = pytest.mark.thorough
 HERE: Final = {"HOSTNAME": "here"}
 WAIT_S: Final = 120.0

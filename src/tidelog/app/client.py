@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
@@ -27,6 +27,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
+
+COMMAND_S: Final = 10.0
+
+
+def patience_s(config: Config) -> float:
+    """So long that whoever leads has looked for commands, and acted."""
+    return max(COMMAND_S, 2 * look_every_s(config.state.place))
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cli import terminal
 from tidelog.errors import TidelogError, UsageError
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tidelog.control.commands import Command
 
 
-TIMEOUT_S: Final = 10.0
 chosen_database: ContextVar[str | None] = ContextVar("chosen_database", default=None)
 """``--database``, which stands before the command."""
 
@@ -44,14 +43,13 @@ def send(
 ) -> None:
     """Give a command to capture and show what became of it; ``quiet``: only if it waits.
 
-    ``timeout_s``: None: so long that whoever leads has looked for commands.
+    ``timeout_s``: None: see `tidelog.app.client.patience_s`.
     """
     from tidelog import app
+    from tidelog.app.client import patience_s
     from tidelog.cli.results import sentences
-    from tidelog.state.opening import look_every_s
 
-    if timeout_s is None:
-        timeout_s = max(TIMEOUT_S, 2 * look_every_s(config.state.place))
+    timeout_s = patience_s(config) if timeout_s is None else timeout_s
     result = app.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
         raise (UsageError if result.get("usage") else TidelogError)(result["error"])

@@ -58,6 +58,8 @@ def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
 
 
 def rest_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)`` as a batch; there is at least one."""
+    """Offsets ``[start, end)`` as a batch, which may hold nothing that has a row of the shape."""
     found = segment_rows.rows(log, start, end, ())
+    if not found:
+        return OutputBatch(log.generation, start, end, ())
     return output_batch(log, [dict(zip(SEGMENTS.names, row, strict=True)) for row in found])

@@ -99,7 +99,7 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(s3, place, network):
 
 @pytest.fixture
 def zookeeper_url(zookeeper: ZooKeeperServer) -> Iterator[str]:
-    yield f"zookeeper://{zookeeper.hosts}/faults/{next(_numbers)}"
+    yield f"zookeeper://{zookeeper.hosts}/faults-{next(_numbers)}"  # each with an ACL of its own
     zookeeper.resume()
 
 

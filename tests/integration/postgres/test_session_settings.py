@@ -58,7 +58,8 @@ def test_every_session_sets_its_own_timeouts(server: PostgresServer) -> None:
             assert sql.execute(show).fetchone() == (ours,)
             assert pgconn.exec_(show).get_value(0, 0) == b"0"
             if name != "lock_timeout":  # has its own
-                assert output.rows(show.decode()) == [("0",)]
+                idle = name == "idle_in_transaction_session_timeout"
+                assert output.rows(show.decode()) == [("1min" if idle else "0",)]
         assert sql.execute(b"SHOW transaction_read_only").fetchone() == ("off",)
         assert sql.execute(b"SHOW transaction_isolation").fetchone() == ("read committed",)
         assert output.rows("SHOW transaction_read_only") == [("off",)]

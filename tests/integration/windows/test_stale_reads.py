@@ -13,6 +13,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
+from tidelog.app.capture import options as capture_sizes
 from tidelog.app.capture import run as capture_run
 from tidelog.capture.engine import CaptureOptions
 from tidelog.capture.windows.windows import Windows
@@ -92,7 +93,7 @@ def test_transaction_that_becomes_visible_after_the_read(
 ) -> None:
     """Snapshots taken later see it; the open window's does not, and needs its keys."""
     often = functools.partial(CaptureOptions, journal_prune_entries=-1)
-    monkeypatch.setattr(capture_run, "CaptureOptions", often)
+    monkeypatch.setattr(capture_sizes, "CaptureOptions", often)
     live = ten_rows(make(chunk_rows=5))
 
     def release() -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.faults.silent_proxy import SilentProxy
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import ConnectionLostError
+from tidelog.sources.postgres import connect as connecting
 
 pytestmark = pytest.mark.integration
 
@@ -148,3 +150,16 @@ def test_an_answer_that_is_slow_and_moves_is_waited_for(postgres: PostgresServer
         one.go_on()
         one.says("done")
         assert time.monotonic() - began > 2.0
+
+
+def test_a_server_that_falls_silent_once_we_are_let_in_is_given_up(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 1)
+    with SilentProxy(postgres.port) as proxy:
+        proxy.stall_behind(b"Z")  # ReadyForQuery
+        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError, match="did not end in time"):
+            connecting.connect(dsn, purpose="test")
+        assert time.monotonic() - began < 30

@@ -171,6 +171,30 @@ def test_a_lease_ends_while_the_host_is_suspended(monkeypatch: pytest.MonkeyPatc
     keeper.release()
 
 
+def test_a_lease_ends_also_if_the_host_was_suspended_while_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    election = Alone()
+    lease = election.acquire()
+    monkeypatch.setattr(leadership, "suspended_s", lambda: 2000.0)
+    monkeypatch.setattr(leadership, "boot_clock", lambda: time.monotonic() + 2000.0)
+    keeper = LeaseKeeper(election, lease, 1000, suspended=0.0)
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    keeper.release()
+
+
+def test_who_does_not_know_what_became_of_an_append_asks_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+    stop = Stop()
+    ends = [(0.0, AppendRaceLostError("nobody knows"))]
+    sessions = Sessions(stop, monkeypatch, *ends)
+    lead(Alone(), sessions, stop, renew_every_s=100, ready=asked.append)
+    assert asked == [False, True]
+
+
 def test_who_failed_asks_for_the_lease_only_once_it_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

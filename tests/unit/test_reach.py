@@ -114,3 +114,21 @@ def test_who_speaks_again_begins_anew() -> None:
     until(lambda: found.is_lost(SILENT_S))
     assert not found.is_lost(0.0)
     assert not found.is_lost(SILENT_S)
+
+
+def test_an_answer_of_a_silence_before_does_not_count() -> None:
+    found = Reach(lambda: False)
+    until(lambda: found.is_lost(SILENT_S))
+    time.sleep(0.5)
+    # It spoke meanwhile, nobody looked, and it is silent again.
+    assert not found.is_lost(0.25)
+
+
+def test_who_has_gone_already_is_lost(server: socket.socket) -> None:
+    connection = socket.create_connection(server.getsockname())
+    server.accept()[0].close()
+    assert connection.recv(1) == b""
+    connection.shutdown(socket.SHUT_RDWR)
+    with connection:
+        found = peer_of(connection.fileno())
+    until(lambda: found.is_lost(SILENT_S))

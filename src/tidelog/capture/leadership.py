@@ -60,12 +60,20 @@ class LeaseKeeper:
         lease: Lease,
         every_s: float,
         on_lease: Callable[[Lease], None] = lambda _lease: None,
+        *,
+        suspended: float | None = None,
     ) -> None:
-        """``on_lease``: told of the lease, and of each renewal; the deadline is on `boot_clock`."""
+        """Args:
+        election: gave the lease.
+        lease: which is held.
+        every_s: between two renewals.
+        on_lease: told of the lease, and of each renewal; the deadline is on `boot_clock`.
+        suspended: `suspended_s` as of before the lease was asked for; None: as of now.
+        """
         self._election = election
         self._every_s = every_s
         self._on_lease = on_lease
-        self._hold(lease, suspended_s())
+        self._hold(lease, suspended_s() if suspended is None else suspended)
         self._stopped = threading.Event()
         self._releasing, self._released = threading.Lock(), False
         self._lost: LeaseLostError | None = None
@@ -201,6 +209,7 @@ def lead(
         on_lease: as `LeaseKeeper` has it.
         ready: called before the lease is asked for, with whether the last session failed; raises if
             what a session needs is away, as it may be for this process alone: another may have it.
+            Returns soon once ``stop`` is set.
 
     Raises:
         TidelogError: whose policy is to stop.
@@ -210,7 +219,9 @@ def lead(
     while not stop.is_set():
         try:
             ready(failed)
-            failed = False
+            if stop.is_set():
+                return
+            failed, suspended = False, suspended_s()
             lease = election.acquire()
         except TidelogError as error:
             if error.policy is Policy.STOP:
@@ -227,7 +238,7 @@ def lead(
             stop.wait(min(renew_every_s, ASK_ON_WATCH_S if on_watch else ASK_EVERY_S))
             continue
         told_at = 0.0
-        keeper = LeaseKeeper(election, lease, renew_every_s, on_lease)
+        keeper = LeaseKeeper(election, lease, renew_every_s, on_lease, suspended=suspended)
         began = math.inf
         session: LeaderSession | None = None
         try:
@@ -249,6 +260,8 @@ def lead(
             keeper.release()
             if isinstance(error, (LeaseLostError, AppendRaceLostError)):
                 # No failure: the lease says when it may be led again. Who waits stands by for none.
+                # But a race may be lost to nobody, where it can't be told what became of a put.
+                failed = isinstance(error, AppendRaceLostError)
                 stop.wait(RETRY_FIRST_S)
                 continue
             failed = True

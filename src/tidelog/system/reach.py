@@ -35,6 +35,8 @@ class Reach:
             self._question = None
             return False
         asked, now = self._question, time.monotonic()
+        if asked is not None and asked.begun < now - silent_s:
+            asked = None  # of a silence before, which ended since
         if asked is None or (asked.answered and now - asked.begun >= ASK_AGAIN_S):
             self._question = _Question(self._ask)
             return False
@@ -61,8 +63,11 @@ def peer_of(connection: int, hello: bytes = b"") -> Reach:
         connection: its file descriptor.
         hello: what a server answers, whoever says it; empty where it speaks first.
     """
-    with socket.socket(fileno=os.dup(connection)) as held:
-        family, address = held.family, held.getpeername()
+    try:
+        with socket.socket(fileno=os.dup(connection)) as held:
+            family, address = held.family, held.getpeername()
+    except OSError:  # it is closed already, as whoever reads from it will find
+        return Reach(lambda: False)
 
     def ask() -> bool:
         # Not who refuses: a host that has just started has forgotten our connection, too.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from tidelog.errors import TidelogError
+from tidelog.errors import ConnectionLostError, TidelogError
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +30,18 @@ class Readiness:
     Args:
         reach: asks the source; raises TidelogError if it is out of reach. May take long.
         look: the same of state and event log, which a standby looks at anyway.
+        stop: whoever waits for an answer waits no more.
     """
 
-    def __init__(self, reach: Callable[[], None], look: Callable[[], object]) -> None:
+    def __init__(
+        self, reach: Callable[[], None], look: Callable[[], object], stop: threading.Event
+    ) -> None:
         self._reach = reach
         self._look = look
+        self._stop = stop
         self._stands_by = threading.Event()
         self._ended = threading.Event()
-        self._trouble: TidelogError | None = None
+        self._trouble = ""
         self._thread = threading.Thread(target=self._keep, name="tidelog-readiness", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,7 +61,7 @@ class Readiness:
     @property
     def trouble(self) -> str:
         """What a standby lacked when it asked last; empty: nothing."""
-        return "" if self._trouble is None else str(self._trouble)
+        return self._trouble
 
     def stand_by(self, stands_by: bool) -> None:
         """From now on ask now and then, or don't."""
@@ -69,13 +73,37 @@ class Readiness:
     def check(self, failed: bool) -> None:
         """Raises TidelogError if this process can't lead.
 
-        ``failed``: it tried; else what was found while it stood by decides whether to ask at all.
+        ``failed``: it tried, and what needs a person ends it. Else what was found while it stood by
+        decides whether to ask at all, and nothing ends it: another process may lead meanwhile, and
+        need one that stands by.
         """
         if failed:
-            self._look()
-        if failed or self._trouble is not None:
-            self._reach()
-            self._trouble = None
+            self._waited_for(self._look, self._reach)
+        elif self._trouble:
+            try:
+                self._waited_for(self._reach)
+            except TidelogError as error:
+                self._trouble = str(error)
+                raise ConnectionLostError(self._trouble) from None
+        self._trouble = ""
+
+    def _waited_for(self, *asks: Callable[[], object]) -> None:
+        """Ask in a thread of its own: an answer may take long."""
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                for ask in asks:
+                    ask()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name="tidelog-readiness-now", daemon=True)
+        thread.start()
+        while thread.is_alive() and not self._stop.is_set():
+            thread.join(_TURN_S)
+        if errors:
+            raise errors[0]
 
     def _keep(self) -> None:
         asked_at, pause_s = -math.inf, LOOK_EVERY_S
@@ -85,10 +113,10 @@ class Readiness:
             elif time.monotonic() - asked_at >= pause_s:
                 try:
                     self._reach()
-                    self._trouble = None
+                    self._trouble = ""
                 except TidelogError as error:
                     logger.warning("this process stands by, but could not lead: %s", error)
-                    self._trouble = error
+                    self._trouble = str(error)
                 asked_at = time.monotonic()
-                pause_s = LOOK_EVERY_S / (1 if self._trouble is None else 2)
+                pause_s = LOOK_EVERY_S / (2 if self._trouble else 1)
             self._ended.wait(_TURN_S)

@@ -115,7 +115,7 @@ class Capture:
         election = CaptureElection(
             config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
         )
-        readiness = Readiness(source.reach, lambda: look_first(config, state))
+        readiness = Readiness(source.reach, lambda: look_first(config, state), stop)
         roster = Roster(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:

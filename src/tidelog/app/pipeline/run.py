@@ -22,6 +22,7 @@ from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, Tide
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
+from tidelog.system.boot_clock import suspended_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,13 +132,14 @@ def pipeline(
 
         _, every_s = config.renewal_s
         if once:
+            suspended = suspended_s()
             lease = acquired(
                 election,
                 what=f"another process of the pipeline {name}",
                 remedy="it delivers what the log holds",
                 stop=stop_event,
             )
-            keeper = LeaseKeeper(election, lease, every_s, file.told)
+            keeper = LeaseKeeper(election, lease, every_s, file.told, suspended=suspended)
             opened.callback(keeper.release)
             with closing(open_session(keeper)) as delivering:
                 delivering.run(stop_event)

@@ -61,8 +61,8 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
 def limit_silence(session: Session, statement_timeout_ms: int) -> None:
     """A server that is there ends a statement at its time limit, and says so."""
-    if statement_timeout_ms:
-        session.silence_s = statement_timeout_ms / 1000 + END_S
+    limit_s = statement_timeout_ms / 1000 + END_S
+    session.silence_s = limit_s if statement_timeout_ms else None
 
 
 def silence_s(connection: psycopg.Connection[Any]) -> float | None:

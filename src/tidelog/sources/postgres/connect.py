@@ -159,6 +159,7 @@ def _session(info: str, silence_ms: int) -> answers.Session:
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
         connection = answers.Session.connect(info, autocommit=True, prepare_threshold=None)
+        connection.silence_s = CONNECT_TIMEOUT_S
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
         give_way(connection)

@@ -11,9 +11,9 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
+from tidelog.app.capture.standing_by import WhileStandingBy
 from tidelog.errors import EventLogError, StorageError, TidelogError
 from tidelog.eventlog.reader import EventLog
 
@@ -30,12 +30,10 @@ WATCH_EVERY_S: Final = 0.2
 """Between two looks while the leader is about to end."""
 AFTER_S: Final = 3.0
 """After this process began to stand by: who leads now begins, and is not to be disturbed."""
-_TURN_S: Final = 0.1
-_END_S: Final = 1.0
 
 
-class KnownLog:
-    """Use it as a context manager while it is to be looked at.
+class KnownLog(WhileStandingBy):
+    """Looks at the log now and then while this process stands by.
 
     Args:
         place: of the event log.
@@ -43,35 +41,13 @@ class KnownLog:
     """
 
     def __init__(self, place: str, on_watch: Callable[[], bool]) -> None:
+        super().__init__("tidelog-known-log", AFTER_S)
         self._place = place
         self._on_watch = on_watch
         self._lock = threading.Lock()
         self._log: EventLog | None = None
-        self._stands_by = threading.Event()
-        self._ended = threading.Event()
         self._tail = ""
-        self._thread = threading.Thread(target=self._keep, name="tidelog-known-log", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._stands_by.set()
-        self._thread.join(_END_S)
-
-    def stand_by(self, stands_by: bool) -> None:
-        """From now on look at the log now and then, or don't."""
-        if stands_by:
-            self._stands_by.set()
-        else:
-            self._stands_by.clear()
+        self._looked_at, self._pause_s = -math.inf, LOOK_EVERY_S
 
     def log(self) -> EventLog | None:
         """The log, as it was looked at last; None: there is none yet."""
@@ -112,18 +88,11 @@ class KnownLog:
         with self._lock:
             self._log = None
 
-    def _keep(self) -> None:
-        looked_at, pause_s = -math.inf, LOOK_EVERY_S
-        while not self._ended.is_set():
-            if not self._stands_by.is_set():
-                self._stands_by.wait()
-                self._ended.wait(AFTER_S)
-                continue
-            passed_s = time.monotonic() - looked_at
-            if passed_s >= pause_s or (passed_s >= WATCH_EVERY_S and self._on_watch()):
-                pause_s = LOOK_EVERY_S if self._learn() else LOOK_IDLE_S
-                looked_at = time.monotonic()
-            self._ended.wait(_TURN_S)
+    def _turn(self) -> None:
+        passed_s = time.monotonic() - self._looked_at
+        if passed_s >= self._pause_s or (passed_s >= WATCH_EVERY_S and self._on_watch()):
+            self._pause_s = LOOK_EVERY_S if self._learn() else LOOK_IDLE_S
+            self._looked_at = time.monotonic()
 
     def _learn(self) -> bool:
         """Does the log grow, or may it?"""

@@ -11,9 +11,9 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from tidelog.app.capture.standing_by import WhileStandingBy
 from tidelog.errors import ConnectionLostError, TidelogError
 
 logger = logging.getLogger(__name__)
@@ -21,11 +21,10 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 60.0
 """A standby asks so often; half as long after an answer that was none."""
 _TURN_S: Final = 0.1
-_END_S: Final = 1.0
 
 
-class Readiness:
-    """Use it as a context manager while it is to be asked.
+class Readiness(WhileStandingBy):
+    """Asks while this process stands by, and when it is checked.
 
     Args:
         reach: asks the source; raises TidelogError if it is out of reach. May take long.
@@ -36,39 +35,17 @@ class Readiness:
     def __init__(
         self, reach: Callable[[], None], look: Callable[[], object], stop: threading.Event
     ) -> None:
+        super().__init__("tidelog-readiness")
         self._reach = reach
         self._look = look
         self._stop = stop
-        self._stands_by = threading.Event()
-        self._ended = threading.Event()
         self._trouble = ""
-        self._thread = threading.Thread(target=self._keep, name="tidelog-readiness", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._stands_by.set()
-        self._thread.join(_END_S)
+        self._ask_at = -math.inf
 
     @property
     def trouble(self) -> str:
         """What a standby lacked when it asked last; empty: nothing."""
         return self._trouble
-
-    def stand_by(self, stands_by: bool) -> None:
-        """From now on ask now and then, or don't."""
-        if stands_by:
-            self._stands_by.set()
-        else:
-            self._stands_by.clear()
 
     def check(self, failed: bool) -> None:
         """Raises TidelogError if this process can't lead.
@@ -105,18 +82,13 @@ class Readiness:
         if errors:
             raise errors[0]
 
-    def _keep(self) -> None:
-        asked_at, pause_s = -math.inf, LOOK_EVERY_S
-        while not self._ended.is_set():
-            if not self._stands_by.is_set():
-                self._stands_by.wait()
-            elif time.monotonic() - asked_at >= pause_s:
-                try:
-                    self._reach()
-                    self._trouble = ""
-                except TidelogError as error:
-                    logger.warning("this process stands by, but could not lead: %s", error)
-                    self._trouble = str(error)
-                asked_at = time.monotonic()
-                pause_s = LOOK_EVERY_S / (2 if self._trouble else 1)
-            self._ended.wait(_TURN_S)
+    def _turn(self) -> None:
+        if time.monotonic() < self._ask_at:
+            return
+        try:
+            self._reach()
+            self._trouble = ""
+        except TidelogError as error:
+            logger.warning("this process stands by, but could not lead: %s", error)
+            self._trouble = str(error)
+        self._ask_at = time.monotonic() + LOOK_EVERY_S / (2 if self._trouble else 1)

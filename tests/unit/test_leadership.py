@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -209,3 +210,29 @@ def test_who_failed_asks_for_the_lease_only_once_it_is_ready(
     ends = [(0.0, ConnectionLostError("away"))] * 2
     lead(election, Sessions(stop, monkeypatch, *ends), stop, renew_every_s=100, ready=ready)
     assert asked == [(False, 0), (True, 1), (True, 1), (True, 1), (True, 2)]
+
+
+def test_who_leads_counts_the_lease_from_before_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asleep_s = 0.0
+    monkeypatch.setattr(leadership, "suspended_s", lambda: asleep_s)
+    monkeypatch.setattr(leadership, "boot_clock", lambda: time.monotonic() + asleep_s)
+    stop, lost = threading.Event(), list[LeaseLostError]()
+
+    class Slept(Alone):
+        def acquire(self) -> Lease:
+            nonlocal asleep_s
+            asleep_s += 2000.0
+            return super().acquire()
+
+    def open_session(keeper: LeaseKeeper) -> Any:
+        try:
+            keeper.check()
+        except LeaseLostError as error:
+            lost.append(error)
+        stop.set()
+        raise ConnectionLostError("no session")
+
+    lead(Slept(), open_session, stop, renew_every_s=100)
+    assert lost

@@ -32,7 +32,7 @@ from tidelog.config import Config, load_config
 from tidelog.errors import LeaseLostError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs import Writer
-from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.executors import lease_file, tasks
 from tidelog.outputs.base.executors.lease_file import FileFence, LeaseFile
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.executors.tasks import Work
@@ -145,6 +145,17 @@ def lease(epoch: int, left_s: float) -> Lease:
 
 def fence_of(file: LeaseFile, epoch: int) -> FileFence:
     return file.fence(epoch, "", "shop")
+
+
+def test_a_tasks_lease_ends_while_the_host_is_suspended(
+    file: LeaseFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.told(lease(3, 60))
+    fence = fence_of(file, 3)
+    fence.check()
+    monkeypatch.setattr(lease_file, "boot_clock", lambda: time.monotonic() + 2000)
+    with pytest.raises(LeaseLostError, match="epoch 3"):
+        fence.check()
 
 
 def test_a_task_may_write_until_the_lease_that_was_told_last_ends(file: LeaseFile) -> None:

@@ -116,3 +116,14 @@ def test_an_append_that_takes_long_is_waited_for(writing: Writing) -> None:
     threading.Timer(0.5, writing.log.flows.set).start()
     writing.thread.end(30)
     assert writing.log.segments == [1]
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_log_that_nobody_waits_for_need_not_answer(writing: Writing) -> None:
+    writing.put(behind_s=0.0)
+    until(lambda: writing.thread.records == 1)
+    writing.log_answers = False
+    began = time.monotonic()
+    while time.monotonic() < began + 1.0:
+        writing.thread.check()
+        time.sleep(0.01)

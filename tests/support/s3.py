@@ -11,7 +11,10 @@ import secrets
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset as ds
+from pyarrow import fs
 from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer
@@ -67,6 +70,17 @@ class S3Server(EmbeddedServer):
     def files(self, prefix: str) -> Path:
         """Where the objects below ``prefix`` are kept."""
         return self.directory / prefix
+
+    def parquet(self, prefix: str) -> Any:
+        """The table in the Parquet files below ``prefix``, as another client of S3 reads it."""
+        client = fs.S3FileSystem(
+            access_key=self.access_key_id,
+            secret_key=self.secret_access_key,
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region=self.options["region"],
+        )
+        return ds.dataset(f"{self.bucket}/{prefix}", filesystem=client, format="parquet").to_table()
 
     def start(self) -> None:
         """Start, return once it answers; on the same port as before."""

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.files.layout import FilesLayout
-from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.store import open_file_store
 from tidelog.outputs.files.writer import Attempt, FileFormat, FilesWriter
 from tidelog.ports import SourceId, TargetTable, WriteTask
 
@@ -38,7 +38,7 @@ def events(first: int, count: int, missing: list[str] | None = None) -> pa.Recor
 
 
 def writer(root: Path, file_format: FileFormat) -> FilesWriter:
-    store = FileStore(str(root))
+    store = open_file_store(str(root))
     store.make_folder("staging")
     made = FilesWriter(store, "staging", FilesLayout(), file_format)
     made.open(WriteTask("files", "g", 0, 10, 4))

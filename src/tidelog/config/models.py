@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import (
-    BeforeValidator,
     Field,
     PrivateAttr,
     SecretStr,
@@ -27,7 +26,7 @@ from tidelog.kinds.sections import (
     Milliseconds,
     Section,
     StateUrl,
-    as_text,
+    StorageOption,
     base_directory,
 )
 from tidelog.model.dump_options import DumpOptions
@@ -39,7 +38,6 @@ from tidelog.outputs.registry import (
 from tidelog.state.looks import RENEWALS
 from tidelog.state.opening import checked_url, sparing
 
-Option = Annotated[SecretStr, BeforeValidator(as_text)]
 UNSET_STATE = StateUrl("")
 _UNSET: Any = ""  # validated to the former
 DEFAULT_STATE = "sqlite:///data/state.db"
@@ -54,7 +52,7 @@ class Log(Section):
         "`s3://bucket/prefix`, `gs://…`, `az://…`.",
         examples=["./data/log"],
     )
-    storage_options: dict[str, Option] = Field(
+    storage_options: dict[str, StorageOption] = Field(
         default={},
         description="Options of the object store, such as `endpoint`, `region`, `access_key_id`, "
         "`secret_access_key`, `allow_http`; what is not given is taken from the environment "
@@ -105,7 +103,7 @@ class State(Section):
         "Unset: `log:` if `log.path` is on an object store, else `sqlite:///data/state.db`.",
         examples=["sqlite:///data/state.db"],
     )
-    options: dict[str, Option] = Field(
+    options: dict[str, StorageOption] = Field(
         default={},
         description="Options of the store, such as `user`, `password`, `tls_ca`; each store's page "
         "names its own. All are treated as secrets.",

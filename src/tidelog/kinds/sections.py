@@ -159,6 +159,7 @@ Duration = Annotated[
     BeforeValidator(_duration),
     WithJsonSchema({"type": "string", "examples": ["7d", "12h"]}),
 ]
+StorageOption = Annotated[SecretStr, BeforeValidator(as_text)]
 LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
 LocalPath = Annotated[Path, AfterValidator(_resolved)]
 LibrdkafkaSettings = Annotated[

@@ -38,11 +38,14 @@ def test_a_log_on_s3_from_the_source_to_an_output(
 ) -> None:
     source.write(1, 10)
     with source.config_file.open("a") as file:
-        output = {"kind": "files", "name": "activity", "path": str(tmp_path / "out")}
+        near = {"kind": "files", "name": "activity", "path": str(tmp_path / "out")}
+        far = {"kind": "files", "name": "far", "path": s3.url("out")}
+        far |= {"storage_options": s3.options}
         pipe = {"checkpoint": str(tmp_path / "checkpoint")}
-        file.write(f"outputs: [{json.dumps(output)}]\npipeline: {json.dumps(pipe)}\n")
-    [found] = [f for f in check(source.config) if f["check"] == "log"]
-    assert found["message"].endswith("can be listed; it holds no event log yet")
+        file.write(f"outputs: {json.dumps([near, far])}\npipeline: {json.dumps(pipe)}\n")
+    found = {f["check"]: f["message"] for f in check(source.config)}
+    assert found["log"].endswith("can be listed; it holds no event log yet")
+    assert found["output far"] == f"{s3.url('out')} can be listed"
     source.start()
     source.wait_led()
     source.write(11, 20)
@@ -50,6 +53,8 @@ def test_a_log_on_s3_from_the_source_to_an_output(
     pipeline(source.config, once=True, stop_event=threading.Event())
     rows = read(tmp_path / "out")
     assert sorted(row["after"]["id"] for row in rows) == list(range(1, 21))
+    far_rows = s3.parquet("out").column("after").to_pylist()
+    assert sorted(row["id"] for row in far_rows) == list(range(1, 21))
 
     register(spark)  # the pipeline's session may be another
     frame = spark.read.format("tidelog").option("path", s3.url("log")).option("table", "app.t")

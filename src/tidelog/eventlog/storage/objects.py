@@ -96,7 +96,7 @@ class ObjectStorage:
         self._options = tuple(sorted((options or {}).items()))
         self._opened: tuple[int, ObjectStore] | None = None
         self._ahead: dict[str, Future[pa.Buffer]] = {}
-        self._store()
+        self.client()
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.url!r})"
@@ -138,13 +138,13 @@ class ObjectStorage:
         if not footer:
             ahead = self._ahead.pop(name, None)
             return pa.BufferReader(self._whole(name) if ahead is None else ahead.result())
-        with self._refusals("read", name):
+        with self.failing("read", name):
             try:
                 options: Any = {"range": {"suffix": _FOOTER_BYTES}}
-                end = obstore.get(self._store(), name, options=options)
+                end = obstore.get(self.client(), name, options=options)
                 meta, data = end.meta, bytes(end.bytes())
             except refusals.NotSupportedError:  # Azure has no ranges from the end
-                meta = obstore.head(self._store(), name)
+                meta = obstore.head(self.client(), name)
                 start = max(0, meta["size"] - _FOOTER_BYTES)
                 data = self.read_range(name, start, meta["size"], meta["e_tag"])
             except refusals.GenericError:  # an empty file has no range
@@ -169,15 +169,15 @@ class ObjectStorage:
     def read_with_tag(self, name: str) -> tuple[bytes, Tag] | None:
         """All of it and its tag, of one moment; None if there is no such file."""
         try:
-            with self._refusals("read", name):
-                found = obstore.get(self._store(), name)
+            with self.failing("read", name):
+                found = obstore.get(self.client(), name)
                 return bytes(found.bytes()), _tag(found.meta)
         except FileNotFoundError:
             return None
 
     def _whole(self, name: str) -> pa.Buffer:
-        with self._refusals("read", name):
-            return pa.py_buffer(obstore.get(self._store(), name).bytes())
+        with self.failing("read", name):
+            return pa.py_buffer(obstore.get(self.client(), name).bytes())
 
     def read_range(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
         """Bytes ``[start, end)``. Raises FileNotFoundError if it is another file by now."""
@@ -185,18 +185,18 @@ class ObjectStorage:
         if e_tag is not None:
             options["if_match"] = e_tag
         try:
-            with self._refusals("read", name):
-                return bytes(obstore.get(self._store(), name, options=options).bytes())
+            with self.failing("read", name):
+                return bytes(obstore.get(self.client(), name, options=options).bytes())
         except refusals.PreconditionError:
             raise FileNotFoundError(name) from None
 
     def tag(self, name: str) -> Tag | None:
         try:
-            with self._refusals("look at", name):
+            with self.failing("look at", name):
                 try:
-                    return _tag(obstore.head(self._store(), name))
+                    return _tag(obstore.head(self.client(), name))
                 except refusals.PermissionDeniedError:  # its answer has no body that says why
-                    return _tag(obstore.get(self._store(), name).meta)
+                    return _tag(obstore.get(self.client(), name).meta)
         except FileNotFoundError:
             return None
 
@@ -208,15 +208,15 @@ class ObjectStorage:
 
     def delete(self, name: str) -> None:
         try:
-            with self._refusals("delete", name):
-                obstore.delete(self._store(), name)
+            with self.failing("delete", name):
+                obstore.delete(self.client(), name)
         except FileNotFoundError:
             pass
 
     def quarantine(self, name: str) -> str:
         kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
-        with self._refusals("quarantine", name):
-            obstore.copy(self._store(), name, kept)
+        with self.failing("quarantine", name):
+            obstore.copy(self.client(), name, kept)
         self.delete(name)
         return kept
 
@@ -246,15 +246,15 @@ class ObjectStorage:
         """No lock: a frozen process could not keep it, nor a dead one be told from a slow one."""
         yield True
 
-    def _store(self) -> ObjectStore:
-        """Connections don't survive a fork, as Spark's workers are made by."""
+    def client(self) -> ObjectStore:
+        """Of this process: connections don't survive a fork, as Spark's workers are made by."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), _opened(self.url, self._options, os.getpid())
         return self._opened[1]
 
     def _put(self, name: str, data: pa.Buffer | bytes, mode: Any) -> Tag:
         view = memoryview(data).cast("B")
-        done = obstore.put(self._store(), name, view, mode=mode, use_multipart=False)
+        done = obstore.put(self.client(), name, view, mode=mode, use_multipart=False)
         return Tag(done["e_tag"] or done["version"] or "", done["version"])
 
     def _write(
@@ -282,22 +282,23 @@ class ObjectStorage:
 
     def _tag_if_equal(self, name: str, data: pa.Buffer | bytes) -> Tag | None:
         try:
-            with self._refusals("read", name):
-                stored = obstore.get(self._store(), name)
+            with self.failing("read", name):
+                stored = obstore.get(self.client(), name)
                 same = stored.bytes() == memoryview(data).cast("B")
                 return _tag(stored.meta) if same else None
         except FileNotFoundError:
             return None
 
     def _listed(self, folder: str) -> list[ObjectMeta]:
-        with self._refusals("list", folder):
-            found = obstore.list_with_delimiter(self._store(), folder or None)
+        with self.failing("list", folder):
+            found = obstore.list_with_delimiter(self.client(), folder or None)
         return [
             meta for meta in found["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
         ]
 
     @contextmanager
-    def _refusals(self, verb: str, name: str) -> Iterator[None]:
+    def failing(self, verb: str, name: str) -> Iterator[None]:
+        """What the client raises becomes a StorageError, but for FileNotFoundError."""
         try:
             yield
         except (FileNotFoundError, refusals.PreconditionError):
@@ -310,8 +311,8 @@ class ObjectStorage:
 
     def _unconditional(self, header: str) -> UsageError:
         return UsageError(
-            f"{self.url} ignores the condition {header} of a put: two captures could overwrite "
-            "each other's segments there. Use a store that has conditional writes, as S3, GCS and "
+            f"{self.url} ignores the condition {header} of a put: two processes could overwrite "
+            "each other's files there. Use a store that has conditional writes, as S3, GCS and "
             "Azure Blob Storage have."
         )
 
@@ -338,7 +339,7 @@ def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> Ob
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
         )
     except refusals.BaseError as error:
-        raise UsageError(f"the event log's place {url}: {reason_of(error)}") from None
+        raise UsageError(f"{url}: {reason_of(error)}") from None
 
 
 def _of_client(value: str) -> bool | str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutcomeUnknownError, OutputBusyError, TidelogError
 from tidelog.outputs.base.overtaken import OvertakenError
 from tidelog.outputs.files.store import FileStore
 from tidelog.outputs.files.writer import Attempt, StagedFile
@@ -64,6 +64,8 @@ class Commits:
         self._finished = False  # the newest commit's files are known to have been put in place
         self._newest: Commit | None = None
         self._cleaned = False
+        self._uncertain: set[Commit] = set()
+        """Those that a store got from us without an answer: it may create them later."""
 
     @property
     def newest(self) -> Commit | None:
@@ -110,14 +112,19 @@ class Commits:
         failpoints.hit("files.commit.before")
         try:
             if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
-                self._raise_overtaken()
+                self._raise_overtaken(name)
             if self._numbers()[-1] != name:
                 # Ours is a number that had been removed: this driver stood still for long.
                 self._store.delete([f"{self._root}/commits/{name}"])
                 self._raise_overtaken()
-        except OutputError:
+        except OutcomeUnknownError:
+            self._uncertain.add(commit)
+            self._read = False
+            raise
+        except TidelogError:
             self._read = False  # the commit may be made: the next try looks
             raise
+        self._uncertain.clear()
         self._newest, self._finished = commit, False
         failpoints.hit("files.commit.after")
         self.finish()
@@ -174,15 +181,22 @@ class Commits:
         names = self._numbers()
         self._store.delete(f"{self._root}/commits/{name}" for name in names[:-_KEPT])
         if not self._cleaned:
-            for name in self._store.names(f"{self._root}/staging"):
-                self._store.delete_folder(f"{self._root}/staging/{name}")
+            self._store.delete_folder(f"{self._root}/staging")
+            self._store.make_folder(f"{self._root}/staging")
             self._cleaned = True
 
     def _numbers(self) -> list[str]:
         return self._store.names(f"{self._root}/commits", ".json")
 
-    def _raise_overtaken(self) -> None:
-        self._read = False
+    def _raise_overtaken(self, name: str = "") -> None:
+        """``name``: of the commit that was made in place of ours."""
+        if name and self._uncertain:
+            made = Commit.from_json(self._store.read(f"{self._root}/commits/{name}"))
+            if made in self._uncertain:
+                raise OutputBusyError(
+                    f"output {self._output}: the store has now made a commit of this pipeline that "
+                    "it did not answer before. The batch goes on from there."
+                )
         raise OvertakenError(
             f"output {self._output}: another pipeline has committed files meanwhile. Run one "
             "pipeline for each output, or give the outputs names of their own."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tidelog.eventlog.storage.opening import provide_options
+from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import delivery_of
@@ -12,7 +14,10 @@ from tidelog.ports import Output, OutputContext, OutputPlace
 def _open(section: FilesSection, context: OutputContext) -> Output:
     from tidelog.outputs.files.output import FilesOutput
     from tidelog.outputs.files.writer import FileFormat
+    from tidelog.spark.datasource.source import register
 
+    _provide_options(section)
+    register(context.spark)  # whose workers then get them too
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         context.spark,
@@ -31,7 +36,20 @@ def _place(section: FilesSection) -> OutputPlace:
 
 
 def _look(section: FilesSection) -> str | None:
-    return directory_ready(section.path)
+    if not is_object_store(section.path):
+        return directory_ready(section.path)
+    from tidelog.outputs.files.object_store import ObjectFileStore
+
+    _provide_options(section)
+    ObjectFileStore(section.path).names("")
+    return f"{section.path} can be listed"
+
+
+def _provide_options(section: FilesSection) -> None:
+    options = section.storage_options
+    provide_options(
+        section.path, {name: value.get_secret_value() for name, value in options.items()}
+    )
 
 
 KIND = OwnKind(FilesSection, _open, _place, look=_look)

@@ -19,7 +19,7 @@ from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
-from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.store import open_file_store
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
@@ -53,7 +53,7 @@ class FilesOutput(ExecutorOutput):
     ) -> None:
         if delivery.keyed or delivery.formatter is not None:
             raise ConfigError("a files output delivers every change, as rows")
-        self._store = FileStore(path)
+        self._store = open_file_store(path)
         self._layout = FilesLayout(layout)
         self._format = file_format or FileFormat()
         self._commits = Commits(self._store, delivery.name)
@@ -62,6 +62,7 @@ class FilesOutput(ExecutorOutput):
 
     def check(self, generation: str) -> None:
         """Finish what a crash left between a commit and its files' moves."""
+        self._store.check()
         newest = self._commits.newest
         if newest is not None and newest.generation != generation:
             raise OutputRefusedError(

@@ -1,6 +1,7 @@
-"""Whole files in a directory, on a local disk, HDFS or an object store, by pyarrow's file systems.
+"""Whole files in a directory: on a local disk or HDFS by pyarrow's file systems, on an object store
+by `tidelog.outputs.files.object_store`.
 
-Every failure is an OutputError that names the file. On a local disk what is written is synced.
+Every failure is a TidelogError that names the file. On a local disk what is written is synced.
 """
 
 from __future__ import annotations
@@ -10,21 +11,85 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
-
-# Their objects appear whole, when the stream is closed.
-_OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+from tidelog.model.log_places import is_object_store
 
 
-class FileStore:
-    """``path`` is a local directory or a URL that pyarrow knows (s3://, gs://, abfs://, hdfs://).
+class FileStore(Protocol):
+    """Whole files below ``path``. Picklable; connects at first use.
 
-    Names are relative to it, with ``/`` between folders. Picklable; connects at first use.
+    Names are relative to ``path``, with ``/`` between folders.
     """
+
+    @property
+    def path(self) -> str: ...
+
+    def check(self) -> None:
+        """Raises UsageError if `put_if_absent` can't keep two drivers apart there."""
+        ...
+
+    def open_output(self, name: str) -> Any:
+        """A stream into a new file, whose folder is there; `sync` it when it is closed."""
+        ...
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Files and folders survive a power failure once this returns."""
+        ...
+
+    def make_folder(self, name: str) -> None: ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create or replace a file as a whole; its folder is there."""
+        ...
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create a file as a whole, in one atomic step; its folder is there.
+
+        False: the name is taken by other data. After an error the file may be there, or appear
+        later.
+        """
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file into a folder that is there. One that was moved before is left alone."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Is there a file or a folder of that name?"""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def names(self, folder: str, suffix: str = "") -> list[str]:
+        """Sorted names of the files in ``folder``, without it; empty if it is not there."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete the files, as far as that is possible."""
+        ...
+
+    def delete_folder(self, name: str) -> None:
+        """With what is in it, as far as that is possible."""
+        ...
+
+
+def open_file_store(path: str) -> FileStore:
+    """``path``: a local directory, or a URL of HDFS (``hdfs://``) or an object store (``s3://``,
+    ``gs://``, ``abfs://``). Raises ConfigError, and MissingExtraError for an object store.
+    """
+    if not is_object_store(path):
+        return FileSystemStore(path)
+    from tidelog.outputs.files.object_store import ObjectFileStore
+
+    return ObjectFileStore(path)
+
+
+class FileSystemStore:
+    """`FileStore` on a local disk or HDFS."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -33,13 +98,14 @@ class FileStore:
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_opened": None}
 
+    def check(self) -> None:
+        """Its link and rename replace nothing."""
+
     def open_output(self, name: str) -> Any:
-        """A stream into a new file, whose folder is there; `sync` it when it is closed."""
         with failing(name, "created"):
             return self._fs.open_output_stream(self._full(name))
 
     def sync(self, names: Iterable[str]) -> None:
-        """Files and folders survive a power failure once this returns (local disks only)."""
         if not isinstance(self._fs, fs.LocalFileSystem):
             return
         for name in names:
@@ -55,11 +121,6 @@ class FileStore:
             self._fs.create_dir(self._full(name), recursive=True)
 
     def put(self, name: str, data: bytes) -> None:
-        """Create or replace a file as a whole; its folder is there."""
-        if self._fs.type_name in _OBJECT_STORES:
-            with failing(name, "written"), self._fs.open_output_stream(self._full(name)) as file:
-                file.write(data)
-            return
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.part"
         self._write(temporary, data)
         with failing(name, "written"):
@@ -67,15 +128,7 @@ class FileStore:
         self.sync([_folder(name)])
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """False: another one has created the file. Its folder is there.
-
-        Atomic on local disks, and on HDFS, whose rename replaces nothing; elsewhere it looks first.
-        """
-        if not isinstance(self._fs, fs.LocalFileSystem) and self.exists(name):
-            return False
-        if self._fs.type_name in _OBJECT_STORES:
-            self.put(name, data)
-            return True
+        """By a hard link on a local disk, by a rename on HDFS: neither replaces a file there."""
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.part"
         self._write(temporary, data)
         try:
@@ -85,12 +138,14 @@ class FileStore:
             else:
                 try:
                     self._fs.move(self._full(temporary), self._full(name))
-                except OSError:
+                except OSError as error:
                     if self.exists(name):
-                        return False
+                        raise FileExistsError from error
                     raise
         except FileExistsError:
-            return False
+            # A network's file system may report the second try of a link that it has made.
+            if self.read(name) != data:
+                return False
         finally:
             with suppress(OSError):
                 self._fs.delete_file(self._full(temporary))
@@ -98,7 +153,6 @@ class FileStore:
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Move a file into a folder that is there. One that was moved before is left alone."""
         with failing(target, "moved into place"):
             try:
                 if isinstance(self._fs, fs.LocalFileSystem):
@@ -119,20 +173,17 @@ class FileStore:
             return bytes(file.read())
 
     def names(self, folder: str, suffix: str = "") -> list[str]:
-        """Sorted names of what is in ``folder``, without it; empty if it is not there."""
         selector = fs.FileSelector(self._full(folder), allow_not_found=True)
         with failing(folder, "listed"):
             found = self._fs.get_file_info(selector)
         return sorted(each.base_name for each in found if each.base_name.endswith(suffix))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete the files, as far as that is possible."""
         for name in names:
             with suppress(OSError):
                 self._fs.delete_file(self._full(name))
 
     def delete_folder(self, name: str) -> None:
-        """With what is in it, as far as that is possible."""
         with suppress(OSError):
             self._fs.delete_dir(self._full(name))
 

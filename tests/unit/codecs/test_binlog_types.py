@@ -43,6 +43,7 @@ def column(text: str, octets: int | None = None, collation: int | None = None, n
         ("enum('a','b')", 1, 255, 247, 0xF701, "text"),
         ("set('a','b','c','d','e','f','g','h','i')", 17, 8, 248, 0xF802, "text"),
         ("varchar(9) /*M!100301 COMPRESSED*/", 36, 255, 141, 37, "text"),
+        ("varchar(9) /*!100301 COMPRESSED*/", 36, 255, 141, 37, "text"),
     ],
 )
 def test_columns_stand_in_the_table_map_as_computed(

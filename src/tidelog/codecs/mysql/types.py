@@ -202,7 +202,7 @@ def binlog_column(
         UnknownTypeError: a type that is not known; names the column and the type.
     """
     kind = data_type.lower()
-    text = column_type
+    text = column_type.replace("/*!100301 ", "/*M!100301 ")  # older MariaDB writes the former
     unsigned = re.search(r"\bunsigned\b", column_type) is not None
     zerofill = re.search(r"\bzerofill\b", column_type) is not None
     sign = " unsigned" if unsigned or zerofill else ""

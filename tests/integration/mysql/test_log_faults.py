@@ -341,35 +341,30 @@ def test_a_certificate_that_is_not_trusted_is_refused(
         connect(f"{server.url}?ssl-ca={other.ca_file}", purpose="test")
 
 
-PLUGINS = {
-    "mysql": ["mysql_native_password", "caching_sha2_password", "sha256_password"],
-    "mariadb": ["mysql_native_password", "ed25519"],
-}
+PLUGINS = [
+    *((MySqlServer, f"{name}_password") for name in ("mysql_native", "caching_sha2", "sha256")),
+    *((MariaDbServer, name) for name in ("mysql_native_password", "ed25519")),
+]
 PASSWORD = "p@ss:wörd/€'"
 
 
+@pytest.mark.parametrize(("server", "plugin"), PLUGINS, indirect=["server"])
 def test_every_authentication_plugin_lets_the_log_be_read(
-    server: MySqlFamilyServer, table: None
+    server: MySqlFamilyServer, table: None, plugin: str
 ) -> None:
     rights = ["SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"]
     if server.flavour == "mariadb":
         rights[-1] = "BINLOG MONITOR"
-    there = {
-        name for name, *_ in server.execute("SELECT PLUGIN_NAME FROM information_schema.PLUGINS")
-    }
-    for i, plugin in enumerate(PLUGINS[server.flavour]):
-        if (
-            server.flavour == "mysql" and plugin not in there
-        ):  # MySQL 9 has no mysql_native_password
-            continue
-        url = server.create_user(f"u{i}", PASSWORD, plugin=plugin, privileges=rights)
-        for mode in ("required", "disabled"):
-            capture = LogCapture(server, ("d.*",), url=f"{url}?ssl-mode={mode}")
-            capture.start()
-            server.execute("INSERT INTO d.t (b) VALUES ('x')")
-            capture.catch_up()
-            assert len(capture.rows) == 1
-            capture.reader.close()
+    if plugin == "mysql_native_password" and not server.offers(plugin):
+        pytest.skip("MySQL 9 has it no more")
+    url = server.create_user(f"u_{plugin}", PASSWORD, plugin=plugin, privileges=rights)
+    for mode in ("required", "disabled"):
+        capture = LogCapture(server, ("d.*",), url=f"{url}?ssl-mode={mode}")
+        capture.start()
+        server.execute("INSERT INTO d.t (b) VALUES ('x')")
+        capture.catch_up()
+        assert len(capture.rows) == 1
+        capture.reader.close()
 
 
 def test_refusals_say_what_to_do_and_hold_no_password(server: MySqlFamilyServer) -> None:

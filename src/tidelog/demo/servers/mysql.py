@@ -18,7 +18,7 @@ from tidelog.demo.servers import mysql_binaries
 from tidelog.demo.servers.mysql_process import MySqlProcess
 from tidelog.demo.servers.mysql_settings import following, leaving, version_of
 from tidelog.demo.servers.unprivileged import unprivileged_account
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import MissingProgramError, TidelogError, UsageError
 
 
 class MySqlFamilyServer(MySqlProcess):
@@ -138,6 +138,14 @@ class MySqlFamilyServer(MySqlProcess):
             self.execute(f"GRANT {', '.join(privileges)} ON {on} TO %s@'%%'", arguments=(name,))
         return self.dsn(user=name, password=password)
 
+    def offers(self, plugin: str) -> bool:
+        """May accounts log in by this plugin: is it loaded, or does its file lie by the server?"""
+        loaded = "SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = %s"
+        files = self.installation.plugins
+        return bool(self.execute(loaded, arguments=(plugin,))) or (
+            files is not None and (files / f"auth_{plugin}.so").exists()
+        )
+
     @property
     def bin(self) -> Path:
         """The directory of ``mysqlbinlog`` and ``mysql``, which may be those of MariaDB."""
@@ -249,6 +257,11 @@ class MariaDbServer(MySqlFamilyServer):
 
     def _identified(self, plugin: str | None) -> str:
         if plugin == "ed25519":
+            if not self.offers(plugin):
+                raise MissingProgramError(
+                    f"MariaDB {self.installation.version} has no file of the plugin ed25519 here: "
+                    "apt-get install mariadb-server"
+                )
             with contextlib.suppress(pymysql.err.MySQLError):  # loaded already
                 self.execute("INSTALL SONAME 'auth_ed25519'")
         return f"IDENTIFIED VIA {plugin} USING PASSWORD(%s)" if plugin else "IDENTIFIED BY %s"

@@ -91,21 +91,20 @@ class Installation:
         return {"LD_LIBRARY_PATH": os.pathsep.join(map(str, self.libraries))}
 
     def program(self, *names: str) -> Path:
-        """The first of the programs that exists: beside the server, then on the machine.
+        """The first of the programs that exists and runs: beside the server, then on the machine.
 
         Raises MissingProgramError that says what to install.
         """
-        for name in names:
-            for directory in (self.base / "bin", self.server.parent):
-                if (directory / name).exists():
-                    return directory / name
-        for name in names:
-            found = shutil.which(name)
-            if found is not None:
-                return Path(found)
-        raise MissingProgramError(
-            f"{names[0]} is not on this machine: apt-get install mariadb-client"
-        )
+        beside = [d / name for name in names for d in (self.base / "bin", self.server.parent)]
+        found = [path for path in beside if path.exists()]
+        found += [path for path in map(_which, names) if path is not None]
+        lacks = ""
+        for path in found:
+            lacks = _lacking(path)
+            if not lacks:
+                return path
+        why = f"does not run here ({lacks})" if found else "is not on this machine"
+        raise MissingProgramError(f"{names[0]} {why}: apt-get install mariadb-client")
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
@@ -238,6 +237,18 @@ def _version(server: Path, environment: dict[str, str]) -> str:
             )
         raise TidelogError(f"{server} does not run here: {told}")
     return match.group(1)
+
+
+def _lacking(program: Path) -> str:
+    """What the loader says of the library that a program does not find; empty if it starts.
+
+    The client that comes with MariaDB 10.11 from Maven needs a libncurses that Debian has no more.
+    """
+    done = subprocess.run(  # noqa: S603
+        [str(program), "--no-defaults", "--version"], capture_output=True, text=True, check=False
+    )
+    _, lacks, what = done.stderr.partition("error while loading shared libraries: ")
+    return what.strip() if lacks else ""
 
 
 def _which(name: str) -> Path | None:

@@ -19,8 +19,9 @@ TYPES = (
     "text", "mediumtext", "longtext", "binary(5)", "binary(255)", "varbinary(20)",
     "varbinary(300)", "tinyblob", "blob", "mediumblob", "longblob",
     r"enum('a','b','it''s','é')", r"enum('x\\y','n\nn','','c,c')", r"set('a','b\\','c''c','dé')",
-    "json", "point", "geometry",
+    "json", "point", "geometry", "linestring", "geometrycollection",
 )  # fmt: skip
+MYSQL_9_TYPES = ("vector(3)", "vector(7)")
 MARIADB_TYPES = (
     "uuid", "inet6", "inet4", "varchar(100) compressed", "text compressed", "blob compressed",
     "varbinary(254) compressed", "varbinary(255) compressed",
@@ -61,8 +62,11 @@ def literal(kind: str, chance: random.Random) -> str:
         return str(chance.choice(_FIXED[base]))
     if base in ("enum", "set"):
         return str(chance.randint(0, 4 if base == "enum" else 15))
-    if base in ("point", "geometry"):
-        return f"ST_GeomFromText('POINT({chance.randint(-9, 9)} {chance.random()})', 0)"
+    if base in _SHAPES:
+        point = f"{chance.randint(-9, 9)} {chance.random()}"
+        return f"ST_GeomFromText('{_SHAPES[base].format(point)}', 0)"
+    if base == "vector":
+        return f"TO_VECTOR('{[chance.uniform(-9, 9) for _ in range(numbers[0])]}')"
     if base == "json":
         return quoted(json.dumps(_document(chance, 0), ensure_ascii=chance.random() < 0.5))
     if base == "uuid":
@@ -113,6 +117,10 @@ def quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
+_SHAPES = {
+    "point": "POINT({})", "geometry": "POINT({})", "linestring": "LINESTRING({}, 1 1)",
+    "geometrycollection": "GEOMETRYCOLLECTION(POINT({}))",
+}  # fmt: skip
 _BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _FIXED = {
     "year": [1901, 2155, 2024, 1970, "'0000'"],

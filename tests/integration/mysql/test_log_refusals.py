@@ -133,6 +133,51 @@ def test_a_type_that_is_not_known_matters_only_in_captured_tables(
     assert told.table in {event.table for event in again.unlogged}
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_optional_metadata_that_can_not_be_read_matter_only_in_captured_tables(
+    make_capture: Make,
+    sql: Any,
+    mysql_family_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    captured: bool,
+) -> None:
+    """As if the server counted blobs among the columns with a character set; Tidelog does not."""
+    monkeypatch.setattr(log_tables, "RETRY_REFUSED_S", 0.0)
+    charsets = types.CHARSETS
+    fewer = {flavor: codes - {types.BLOB} for flavor, codes in charsets.items()}
+    monkeypatch.setattr(types, "CHARSETS", fewer)
+    run(
+        sql,
+        "CREATE TABLE t (a INT PRIMARY KEY)",
+        "CREATE TABLE u (a INT PRIMARY KEY, b BLOB, v VARCHAR(300) CHARACTER SET latin1)",
+    )
+    name = mysql_family_database
+    capture = make_capture(tables=(f"{name}.*" if captured else f"{name}.t",))
+    capture.start()
+    run(
+        sql,
+        "INSERT INTO u VALUES (1, 'x', 'y'), (2, NULL, NULL)",
+        "INSERT INTO t VALUES (1)",
+        "BEGIN",
+        "UPDATE u SET v = 'y', b = 'z'",
+        "INSERT INTO t VALUES (2)",
+        "DELETE FROM u WHERE a = 1",
+        "COMMIT",
+    )
+    capture.catch_up()
+    assert news(capture) == [{"a": 1}, {"a": 2}]
+    assert [row.ordinal for row in capture.rows] == [0, 2]
+    told = {event.table: event.refusal.reason for event in refusals(capture)}
+    assert set(told) == ({TableName(name, "u")} if captured else set())
+    if captured:
+        assert "the optional metadata (character sets) can't be read" in told[TableName(name, "u")]
+        monkeypatch.setattr(types, "CHARSETS", charsets)
+        run(sql, "INSERT INTO u VALUES (3, 'x', 'y')", "INSERT INTO t VALUES (3)")
+        capture.catch_up()
+        assert news(capture)[2:] == [{"a": 3, "b": "x", "v": "y"}, {"a": 3}]
+        assert TableName(name, "u") in {event.table for event in capture.unlogged}
+
+
 def test_table_that_may_not_be_read_holds_up_no_other(
     mysql_family: Any, mysql_family_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,9 +62,10 @@ NUMERIC: Final = frozenset({TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, N
 CHARACTER: Final = frozenset(
     {VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 )
-CHARSETS: Final = {Flavor.MYSQL: CHARACTER, Flavor.MARIADB: CHARACTER | {GEOMETRY}}
+CHARSETS: Final = {Flavor.MYSQL: CHARACTER | {VECTOR}, Flavor.MARIADB: CHARACTER | {GEOMETRY}}
 """The types that DEFAULT_CHARSET and COLUMN_CHARSET count, binary ones too; not so ENUM and SET,
-which have lists of their own. MariaDB's geometries are blobs with a character set.
+which have lists of their own. MySQL's vectors (seen on 9.7.4) and MariaDB's geometries are blobs
+with the character set ``binary``; MariaDB's vectors are VARCHARs.
 """
 
 _UNSIGNED = 1 << 32
@@ -272,6 +273,7 @@ def column_of_map(
     members: Sequence[str] = (),
     nullable: bool = True,
     geometry_type: int | None = None,
+    dimensions: int | None = None,
     like: Column | None = None,
 ) -> Column:
     """The column that a table map with FULL metadata describes, spelled as `binlog_column` does.
@@ -285,6 +287,7 @@ def column_of_map(
         members: from ENUM_STR_VALUE or SET_STR_VALUE.
         nullable: from the null bits.
         geometry_type: from GEOMETRY_TYPE.
+        dimensions: from VECTOR_DIMENSIONALITY.
         like: what the table's other versions have under this name. Where the map can't tell types
             apart (MariaDB's uuid is 16 bytes, as binary(16) is) the one that fits it is taken.
 
@@ -334,15 +337,15 @@ def column_of_map(
             collation_id = collation(like)  # not every version of MySQL sends it
         return _labelled(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
     if code == GEOMETRY:
-        if geometry_type is not None and 0 <= geometry_type < len(_GEOMETRY_NAMES):
-            text = _GEOMETRY_NAMES[geometry_type]
-        else:
-            text = "geometry"
+        known = geometry_type is not None and geometry_type < len(_GEOMETRY_NAMES)
+        text = _GEOMETRY_NAMES[geometry_type or 0] if known else "geometry"
         if like is not None and fits(like, type_code, meta):
             text = like.type_name
         return Column(name, GEOMETRY, meta, text, "bytes", nullable)
     if code == VECTOR:
-        text = like.type_name if like is not None and like.type_id == VECTOR else "vector"
+        text = "vector" if dimensions is None else f"vector({dimensions})"
+        if dimensions is None and like is not None and like.type_id == VECTOR:
+            text = like.type_name
         return Column(name, VECTOR, meta, text, "bytes", nullable)
     compressed = " /*M!100301 COMPRESSED*/" if code in (BLOB_COMPRESSED, VARCHAR_COMPRESSED) else ""
     if code in (BLOB, BLOB_COMPRESSED):

@@ -22,7 +22,8 @@ class TableMetadata:
     ``unsigned`` has one entry a column (False where the column is no number); ``collations`` one a
     column: the collation id of character columns and, with FULL metadata, of enum and set columns;
     None elsewhere. ``labels`` one a column: an enum's or set's labels, in bytes of its collation's
-    character set. ``primary_key`` holds (column index, prefix length in characters or 0).
+    character set. ``dimensions`` one a column: those of a vector. ``primary_key`` holds (column
+    index, prefix length in characters or 0).
     """
 
     unsigned: tuple[bool, ...] | None = None
@@ -30,6 +31,7 @@ class TableMetadata:
     names: tuple[str, ...] | None = None
     labels: tuple[tuple[bytes, ...] | None, ...] | None = None
     geometry_types: tuple[int | None, ...] | None = None
+    dimensions: tuple[int | None, ...] | None = None
     primary_key: tuple[tuple[int, int], ...] | None = None
     visible: tuple[bool, ...] | None = None
 
@@ -56,6 +58,12 @@ class TableMapSeen:
     """The first type code that is not known. Then ``metas`` are 0, there is no ``metadata``, and
     the rows can't be taken apart: the table may be bound to 0 alone.
     """
+    malformed: str | None = None
+    """What of the map can't be read, in words; then there is no ``metadata``. The table may be
+    bound to 0 alone, or watched if its rows can be taken apart.
+    """
+    has_readable_rows: bool = True
+    """Can its rows be taken apart?"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,12 @@ class ScannedTables:
     def add(
         self, seen: TableMapSeen, body: bytes, old_digits: Mapping[int, int] | None = None
     ) -> None:
-        """A table whose rows are dropped until it is bound. Raises ValueError: metadata that its
-        types can't have. ``old_digits``: see `BinlogScanner.bind`; None: not known yet.
+        """A table whose rows are dropped until it is bound. ``old_digits``: see
+        `BinlogScanner.bind`; None: not known yet.
         """
         walks: list[tuple[int, int]] = []
         columns = -1
-        if seen.unknown is None:
+        if seen.has_readable_rows:
             digits = old_digits or {}
             walks = [
                 walk(code, meta, digits.get(i, 0))
@@ -102,6 +102,10 @@ class ScannedTables:
             raise DecodeError(
                 f"binlog: {seen.database}.{seen.table} has a column of the type {seen.unknown}, "
                 "which is not known"
+            )
+        if schema_id > 0 and seen.malformed is not None:
+            raise DecodeError(
+                f"binlog: {seen.malformed} of {seen.database}.{seen.table} is malformed"
             )
         self.tables[number, kernel.SCHEMA] = schema_id
 
@@ -155,7 +159,10 @@ class ScannedTables:
 
 
 def _shape(seen: TableMapSeen) -> tuple[object, ...]:
-    return (seen.database, seen.table, seen.types, seen.metas, seen.nullable, seen.metadata)
+    return (
+        seen.database, seen.table, seen.types, seen.metas, seen.nullable, seen.metadata,
+        seen.malformed, seen.has_readable_rows,
+    )  # fmt: skip
 
 
 def _room(array: np.ndarray, count: int) -> np.ndarray:

@@ -158,6 +158,7 @@ class MySqlSchemaFinder:
                     geometry_type=None
                     if metadata.geometry_types is None
                     else metadata.geometry_types[i],
+                    dimensions=None if metadata.dimensions is None else metadata.dimensions[i],
                     like=known.get(name),
                 )
             )

@@ -75,7 +75,7 @@ class LogTables:
             if table == self._metadata_tables.signals:
                 names = self._signal_columns(seen)
             self._metadata_tables.bind(seen, names)
-            scanner.bind(seen.table_id, 0, watch=True)
+            scanner.bind(seen.table_id, 0, watch=seen.has_readable_rows)
             return
         if table not in self._captured or self.schemas.is_sequence(
             seen, min(seen.position, scanner.resume.acknowledge)

@@ -1,24 +1,36 @@
 """Table maps: which table's rows follow, and what its columns are.
 
-Format: MySQL source documentation, ``Table_map_event``.
+Format: MySQL source documentation, ``Table_map_event``. What can't be read behind the columns'
+types is a fault of this one table, and not of the stream: newer servers may write what is not known
+here.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tidelog.codecs.mysql import types as column_types
 from tidelog.codecs.mysql.binlog.events.fields import Fields
 from tidelog.codecs.mysql.binlog.items import TableMapSeen, TableMetadata
-from tidelog.codecs.mysql.binlog.layout import KNOWN_TYPES
+from tidelog.codecs.mysql.binlog.layout import KNOWN_TYPES, walk
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION
 from tidelog.codecs.mysql.flavor import Flavor
 
 MAX_COLUMNS = 4096
 
-_BIT, _NEWDECIMAL, _ENUM, _SET, _STRING, _GEOMETRY = 16, 246, 247, 248, 254, 255
-_METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, 242: 1, 140: 1}
+_BIT, _VECTOR, _NEWDECIMAL, _ENUM, _SET, _STRING, _GEOMETRY = 16, 242, 246, 247, 248, 254, 255
+_METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, _VECTOR: 1, 140: 1}
 _METAS |= {15: 2, 253: 2, 141: 2, _BIT: 2, _NEWDECIMAL: 2, _STRING: 2, _ENUM: 2, _SET: 2}
 _BIG_ENDIAN = frozenset({_STRING, _NEWDECIMAL, _ENUM, _SET})
+_FIELDS = {
+    1: "signs", 2: "character sets", 3: "character sets", 4: "column names", 5: "members of sets",
+    6: "members of enums", 7: "types of geometries", 8: "primary key", 9: "primary key",
+    10: "character sets of enums and sets", 11: "character sets of enums and sets",
+    12: "visible columns", 13: "dimensions of vectors",
+}  # fmt: skip
+"""The fields of the optional metadata by their types (``Optional_metadata_field_type``)."""
+_UNREADABLE = (ValueError, IndexError, OverflowError)
 
 YEAR_WITHOUT_SIGN: Final = (8, 0, 16)
 YEAR_WITH_SIGN: Final = (8, 0, 29)
@@ -26,6 +38,10 @@ YEAR_WITH_SIGN: Final = (8, 0, 29)
 second on it has (https://github.com/osheroff/mysql-binlog-connector-java/issues/108; seen on
 9.7.4). Between them it is not known when that changed.
 """
+
+
+class MalformedFieldError(ValueError):
+    """A field of the optional metadata is none of this table; its name."""
 
 
 def parse_table_map(
@@ -41,17 +57,27 @@ def parse_table_map(
     if columns > MAX_COLUMNS:
         raise ValueError("columns")
     types = fields.take(columns)
-    packed = Fields(fields.take(fields.packed()))
-    nullable = fields.take((columns + 7) // 8)
+    none = (0,) * columns
+    seen = TableMapSeen(table_id, database, table, types, none, b"", TableMetadata(), position)
+    unread = replace(seen, has_readable_rows=False)
+    try:
+        packed = Fields(fields.take(fields.packed()))
+        nullable = fields.take((columns + 7) // 8)
+    except _UNREADABLE:
+        return replace(unread, malformed="what its columns are")
     unknown = next((code for code in types if code not in KNOWN_TYPES), None)
     if unknown is not None:  # so nobody knows how much of the metadata is its own
-        none = (0,) * columns
-        return TableMapSeen(
-            table_id, database, table, types, none, nullable, TableMetadata(), position, unknown
-        )
-    metas = _metas(types, packed)
-    metadata = _metadata(types, metas, fields, flavor, version)
-    return TableMapSeen(table_id, database, table, types, metas, nullable, metadata, position)
+        return replace(unread, nullable=nullable, unknown=unknown)
+    try:
+        metas = _metas(types, packed)
+    except _UNREADABLE:
+        return replace(unread, nullable=nullable, malformed="the metadata of its columns")
+    seen = replace(seen, metas=metas, nullable=nullable)
+    try:
+        return replace(seen, metadata=_metadata(types, metas, fields, flavor, version))
+    except _UNREADABLE as error:
+        what = error.args[0] if isinstance(error, MalformedFieldError) else "where fields begin"
+        return replace(seen, malformed=f"the optional metadata ({what})")
 
 
 def _name(fields: Fields) -> str:
@@ -68,6 +94,8 @@ def _metas(types: bytes, fields: Fields) -> tuple[int, ...]:
     )
     if fields.left():
         raise ValueError("metadata")
+    for code, meta in zip(types, metas, strict=True):
+        walk(code, meta)  # raises ValueError for what the type can't have
     return metas
 
 
@@ -81,60 +109,111 @@ def _metadata(
     """The optional metadata: type, length and value fields (``binlog_row_metadata``).
 
     Without names, as if it were MINIMAL, where it is not known which signs are which columns': the
-    catalogue has to say what the table is.
+    catalogue has to say what the table is. Fields that are not known are passed over.
     """
-    real = [
-        metas[i] >> 8 if code == _STRING and metas[i] >> 8 in (_ENUM, _SET) else code
-        for i, code in enumerate(types)
-    ]
-    texts = [i for i, code in enumerate(real) if code in column_types.CHARSETS[flavor]]
-    labelled = [i for i, code in enumerate(real) if code in (_ENUM, _SET)]
-    signs_known = True
-    unsigned = names = visible = None
-    collations: dict[int, int] = {}
-    labels: dict[int, tuple[bytes, ...]] = {}
-    geometries: dict[int, int] = {}
-    key: tuple[tuple[int, int], ...] | None = None
+    read = _OptionalMetadata(types, metas, _with_sign(flavor, version), flavor)
     while fields.left():
         kind = fields.integer(1)
         value = Fields(fields.take(fields.packed()))
+        if kind not in _FIELDS:
+            continue
+        try:
+            read.take(kind, value)
+            if value.left():
+                raise ValueError("bytes are left")
+        except _UNREADABLE as error:
+            raise MalformedFieldError(_FIELDS[kind]) from error
+    return read.metadata()
+
+
+class _OptionalMetadata:
+    """Reads the fields of the optional metadata one after the other.
+
+    They are lists and bitmaps without numbers of columns: each counts the columns of some types.
+    """
+
+    def __init__(
+        self,
+        types: bytes,
+        metas: tuple[int, ...],
+        with_sign: tuple[frozenset[int], ...],
+        flavor: Flavor,
+    ) -> None:
+        self._count = len(types)
+        self._real = [
+            metas[i] >> 8 if code == _STRING and metas[i] >> 8 in (_ENUM, _SET) else code
+            for i, code in enumerate(types)
+        ]
+        self._with_sign = with_sign
+        self._texts = self._of(*column_types.CHARSETS[flavor])
+        self._labelled = self._of(_ENUM, _SET)
+        self._signs_known = True
+        self._unsigned: tuple[bool, ...] | None = None
+        self._names: tuple[str, ...] | None = None
+        self._visible: tuple[bool, ...] | None = None
+        self._key: tuple[tuple[int, int], ...] | None = None
+        self._collations: dict[int, int] = {}
+        self._labels: dict[int, tuple[bytes, ...]] = {}
+        self._geometries: dict[int, int] = {}
+        self._dimensions: dict[int, int] = {}
+
+    def take(self, kind: int, value: Fields) -> None:
+        """Read one field. Raises ValueError or IndexError if it is none of this table."""
         if kind == 1:
-            unsigned = _signs(value.rest(), real, _with_sign(flavor, version))
-            signs_known = unsigned is not None
-        elif kind in (2, 10):
-            collations |= _default_collations(value, texts if kind == 2 else labelled)
+            self._unsigned = _signs(value.rest(), self._real, self._with_sign)
+            self._signs_known = self._unsigned is not None
+        elif kind == 2:
+            collations = _default_collations(value, self._texts)
+            if any(collations[i] != BINARY_COLLATION for i in self._of(_VECTOR) if i in collations):
+                raise ValueError("text in a vector: other columns are counted")
+            self._collations |= collations
+        elif kind == 10:
+            self._collations |= _default_collations(value, self._labelled)
         elif kind in (3, 11):
-            collations |= dict(zip(texts if kind == 3 else labelled, _integers(value), strict=True))
+            columns = self._texts if kind == 3 else self._labelled
+            self._collations |= dict(zip(columns, _integers(value), strict=True))
         elif kind == 4:
-            names = tuple(value.take(value.packed()).decode("utf-8") for _ in range(len(types)))
+            self._names = tuple(
+                value.take(value.packed()).decode("utf-8") for _ in range(self._count)
+            )
         elif kind in (5, 6):
-            code = _SET if kind == 5 else _ENUM
-            for i in (i for i in labelled if real[i] == code):
-                labels[i] = tuple(
-                    value.take(value.packed()) for _ in range(_bounded(value.packed()))
-                )
+            for i in self._of(_SET if kind == 5 else _ENUM):
+                labels = range(_bounded(value.packed()))
+                self._labels[i] = tuple(value.take(value.packed()) for _ in labels)
         elif kind == 7:
-            geometry = [i for i, code in enumerate(real) if code == _GEOMETRY]
-            geometries = dict(zip(geometry, _integers(value), strict=False))
-        elif kind == 8:
-            key = tuple((column, 0) for column in _integers(value))
-        elif kind == 9:
+            self._geometries = dict(zip(self._of(_GEOMETRY), _integers(value), strict=True))
+        elif kind in (8, 9):
             flat = _integers(value)
-            key = tuple(zip(flat[::2], flat[1::2], strict=True))
+            lengths = flat[1::2] if kind == 9 else [0] * len(flat)
+            columns = flat[::2] if kind == 9 else flat
+            if any(column >= self._count for column in columns):
+                raise ValueError("no such column")
+            self._key = tuple(zip(columns, lengths, strict=True))
         elif kind == 12:
-            visible = _flags(value.rest(), list(range(len(types))), len(types))
-    if key is not None and any(column >= len(types) for column, _ in key):
-        raise ValueError("primary key")
-    every = range(len(types))
-    return TableMetadata(
-        unsigned=unsigned,
-        collations=tuple(collations.get(i) for i in every) if collations else None,
-        names=names if signs_known else None,
-        labels=tuple(labels.get(i) for i in every) if labels else None,
-        geometry_types=tuple(geometries.get(i) for i in every) if geometries else None,
-        primary_key=key,
-        visible=visible,
-    )
+            bits = value.take((self._count + 7) // 8)
+            self._visible = _flags(bits, list(range(self._count)), self._count)
+        elif kind == 13:
+            self._dimensions = dict(zip(self._of(_VECTOR), _integers(value), strict=True))
+
+    def metadata(self) -> TableMetadata:
+        """What was read."""
+        every = range(self._count)
+        collations, labels = self._collations, self._labels
+        geometries, dimensions = self._geometries, self._dimensions
+        return TableMetadata(
+            unsigned=self._unsigned,
+            collations=tuple(collations.get(i) for i in every) if collations else None,
+            names=self._names if self._signs_known else None,
+            labels=tuple(labels.get(i) for i in every) if labels else None,
+            geometry_types=tuple(geometries.get(i) for i in every) if geometries else None,
+            dimensions=tuple(dimensions.get(i) for i in every) if dimensions else None,
+            primary_key=self._key,
+            visible=self._visible,
+        )
+
+    def _of(self, *codes: int) -> list[int]:
+        """The columns of these types, by index."""
+        return [i for i, code in enumerate(self._real) if code in codes]
 
 
 def _with_sign(flavor: Flavor, version: tuple[int, ...]) -> tuple[frozenset[int], ...]:

@@ -124,6 +124,13 @@ class LogSchemas:
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
             self._refuse_type(seen, table)
+        if seen.malformed is not None:
+            raise TableRefusedError(
+                table,
+                f"at {text(seen.position)} of the binlog: {seen.malformed} can't be read, so it is "
+                "not known what its rows hold: it may be that the server is newer than Tidelog. "
+                "Install a newer version of Tidelog, or leave the table out of source.tables",
+            )
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:

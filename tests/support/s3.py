@@ -22,6 +22,7 @@ from tidelog.demo.servers.server_jars import java, placed
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 from tidelog.eventlog.storage.opening import provide_options
+from tidelog.system.maven import fetch, listed
 
 _JVM = ["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 _LOGGING = """<configuration>
@@ -30,6 +31,12 @@ _LOGGING = """<configuration>
 <root level="warn"><appender-ref ref="console"/></root>
 </configuration>
 """
+
+
+def hadoop_aws_jars() -> list[Path]:
+    """What Spark needs to read and write ``s3a://``."""
+    jars = listed(Path(__file__).with_name("hadoop_aws.jars").read_text())
+    return fetch(jars, "hadoop-aws' jars")
 
 
 class S3Server(EmbeddedServer):

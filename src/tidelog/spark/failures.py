@@ -17,11 +17,30 @@ _SYSTEMS = re.compile(
 )
 
 
+# A process for planning, or for a task, within 10 s (Spark's PythonWorkerFactory).
+_NOT_STARTED = "Python worker failed to connect back"
+
 # What Spark says of a Python process that was killed: the second, of one that plans batches.
 _ENDED = re.compile(
     r"Python worker exited unexpectedly"
     r"|java\.(io\.EOF|net\.Socket)Exception.*\bPythonStreamingSourceRunner\b",
     re.DOTALL,
+)
+
+
+# What Hadoop's file systems raise, by which Spark reads and writes tables and checkpoints.
+_MISSING_CLASS = re.compile(
+    r"(?:ClassNotFoundException: (?:Class )?|NoClassDefFoundError: )([\w./$]+)"
+    r"|No FileSystem for scheme \"?(\w+)"
+)
+_NOT_LET_IN = re.compile(
+    r"\w*(?:AccessDenied|UnknownStore|NoSuchBucket|NoAuthWithAWS|CredentialInitialization)"
+    r"Exception\b|Status Code: 40[13]\b"
+)
+_AWAY = re.compile(
+    r"\b(?:ConnectException|UnknownHostException|NoRouteToHostException|SocketTimeoutException"
+    r"|ConnectTimeoutException|NoHttpResponseException|AWSServiceIOException"
+    r"|AWSStatus500Exception|SdkClientException)\b|Status Code: 5\d\d\b"
 )
 
 
@@ -31,14 +50,63 @@ class QueryFailedError(errors.EventLogError):
     """
 
 
-def worker_ended(error: BaseException) -> bool:
-    """Did a Python process of Spark end by itself, or by the kernel's want of memory?"""
+class HostBusyError(errors.OutputBusyError):
+    """What Spark starts did not come up in time: nothing is wrong with the output."""
+
+
+def known_failure(error: BaseException) -> errors.TidelogError | None:
+    """What made a query or a job of Spark fail; None: it is not known here."""
+    text = _whole_text(error)
+    if _NOT_STARTED in text:
+        return HostBusyError(
+            "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON "
+            "names no Python that has Tidelog"
+        )
+    if isinstance(error, errors.TidelogError):
+        return error
+    if found := find_error(str(error)):
+        return found
+    if _ENDED.search(text):
+        return errors.OutputError(
+            "a Python process that Spark runs was killed or ended by itself: look whether the host "
+            "lacks memory"
+        )
+    return storage_failure(error)
+
+
+def storage_failure(error: BaseException) -> errors.TidelogError | None:
+    """The error to raise for one of Hadoop's file systems: a UsageError if its classes are missing,
+    an AccessRefusedError if it does not let us in, a StorageError if it can't be reached; None for
+    any other error. Paths and hosts are shown, never what Spark's message holds besides.
+    """
+    text = _whole_text(error)
+    if missing := _MISSING_CLASS.search(text):
+        return errors.UsageError(
+            f"Spark has no class for this storage ({missing[1] or missing[2]}): give it the jars "
+            "of the file system by pipeline.conf: {spark.jars: …}, for s3a those of hadoop-aws, in "
+            "the version of Spark's Hadoop, and of the AWS SDK (docs/how-to/spark.md)"
+        )
+    if found := _NOT_LET_IN.search(text):
+        return errors.AccessRefusedError(
+            f"the storage does not let Spark in ({found.group()}): check the path or the bucket's "
+            "name, the endpoint, and that the credentials may read, list, write and delete there"
+        )
+    if found := _AWAY.search(text):
+        return errors.StorageError(
+            f"the storage can't be reached by Spark ({found.group()}): check the endpoint and the "
+            "network"
+        )
+    return None
+
+
+def _whole_text(error: BaseException) -> str:
+    """What an error and its causes say, with the stack of those that come from the JVM."""
+    texts = []
     found: BaseException | None = error
     while found is not None:
-        if _ENDED.search(f"{found}\n{getattr(found, '_stackTrace', '')}"):
-            return True
+        texts.append(f"{found}\n{getattr(found, '_stackTrace', '')}")
         found = found.__cause__ or getattr(found, "_cause", None)  # the second is PySpark's own
-    return False
+    return "\n".join(texts)
 
 
 def system_error(error: BaseException) -> str:

@@ -16,10 +16,9 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.failures import QueryFailedError
+from tidelog.spark.failures import HostBusyError, QueryFailedError
 from tidelog.spark.formats.shapes import SEGMENTS
 from tidelog.spark.queries import stream
-from tidelog.spark.queries.busy_host import HostBusyError
 from tidelog.spark.queries.stream import OutputStream, QueryProgress, StreamOptions, _Loop
 
 

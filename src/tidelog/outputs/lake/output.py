@@ -41,7 +41,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import find_error, system_error
+from tidelog.spark.failures import find_error, storage_failure, system_error
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 from tidelog.system import failpoints
 
@@ -214,6 +214,8 @@ class LakeOutput(ABC):
             ours = find_error(str(error))  # of an executor: retrying helps no undecodable record
             if ours is not None:
                 raise ours from error
+            if (away := storage_failure(error)) is not None:
+                raise away from error
             reason = _reason(error)
             kind = OutputBusyError if _CONFLICT.search(reason) else OutputError
             raise kind(

@@ -10,13 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import OutputBusyError, OutputError, Policy, TidelogError
+from tidelog.errors import (
+    AccessRefusedError,
+    OutputBusyError,
+    OutputError,
+    Policy,
+    TidelogError,
+    UsageError,
+)
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import QueryFailedError, failed_with, find_error, worker_ended
-from tidelog.spark.queries.busy_host import BUSY, ENDED, HostBusyError, is_busy
+from tidelog.spark.failures import QueryFailedError, failed_with, known_failure
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -127,6 +133,8 @@ class OutputStream:
         """Check the output. What may pass is passed over: `run` prepares it again."""
         try:
             self._prepare()
+        except AccessRefusedError as error:  # whoever starts ends by it
+            raise UsageError(str(error)) from error
         except TidelogError as error:
             if error.policy is not Policy.RETRY:
                 raise
@@ -138,10 +146,13 @@ class OutputStream:
             return
         try:
             self.output.prepare(self._log.generation)
+        except TidelogError:
+            raise
         except Exception as error:
-            if not is_busy(error):
+            found = known_failure(error)
+            if found is None:
                 raise
-            raise HostBusyError(BUSY) from error
+            raise type(found)(f"output {self.output.name}: {found}") from error
         self._prepared = True
 
     def run(self, stop: threading.Event) -> None:
@@ -279,15 +290,9 @@ class _Loop:
         self._idle.clear()
         try:
             self._write(frame, batch_id)
-        except TidelogError as error:
-            self.failure = HostBusyError(BUSY) if is_busy(error) else error
-            raise
         except Exception as error:
-            self.failure = (
-                HostBusyError(BUSY)
-                if is_busy(error)
-                else find_error(str(error))
-                or OutputError(f"a batch failed with {failed_with(error)}")
+            self.failure = known_failure(error) or OutputError(
+                f"a batch failed with {failed_with(error)}"
             )
             raise
         finally:
@@ -319,11 +324,7 @@ class _Loop:
 
     def explain(self, error: Exception) -> TidelogError:
         """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
-        found = self.failure or find_error(str(error))
-        if found is None and is_busy(error):
-            return HostBusyError(BUSY)
-        if found is None and worker_ended(error):
-            return OutputError(ENDED)
+        found = self.failure or known_failure(error)
         if found is None and _TWO_DRIVERS in str(error):
             return OutputError(
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "

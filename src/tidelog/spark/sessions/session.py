@@ -41,9 +41,16 @@ _DEFAULT_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Hadoop's client of S3 by default tries for many minutes, in which nobody is told why.
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
     # A stopped query is stopped on purpose.
     "spark.sql.streaming.stopTimeout": "30s",
 }
+
+# Settings that are lists, and what is between their parts.
+_LISTS = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
 
 # The JVM compiles with its optimising compiler what ran 5,000 times; most of Spark's and Delta's
 # code never pays that back: it took a third of the CPU of the first minutes. Eight times later, the
@@ -88,7 +95,7 @@ def spark_session(
 
     Args:
         master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
-        conf: settings that win over our defaults.
+        conf: settings that win over our defaults; lists, such as ``spark.jars``, continue ours.
         delta: fetch (once) and load Delta's jars.
         iceberg: those of Iceberg; never both.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
@@ -118,7 +125,7 @@ def spark_session(
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
-    settings.update(conf or {})
+    settings.update(_joined(settings, conf or {}))
     builder = SparkSession.builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -127,6 +134,16 @@ def spark_session(
         session = builder.getOrCreate()
     register(session)
     return session
+
+
+def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """``conf``, whose lists continue those of ``settings`` in place of replacing them."""
+    return {
+        name: _LISTS[name].join([settings[name], value])
+        if name in _LISTS and name in settings
+        else value
+        for name, value in conf.items()
+    }
 
 
 @contextmanager

@@ -27,7 +27,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign campaign-short lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,13 +67,28 @@ demo-quick: venv ## The demo from each kind of source with little data: that it 
 	for kind in postgres mysql mariadb; do \
 		$(VENV)/bin/tidelog demo --source $$kind --quick --dir tidelog-demo/$$kind; done
 
-test: test-fast test-spark ## All tests but the soak
+test: venv ## All tests but the soak: the second half also where the first one fails
+	tools/run_each.sh test-fast test-spark
 
 test-fast: venv ## Tests without Spark, in parallel
 	tools/run_tests.sh fast $(PY) -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
 
 test-spark: venv ## Tests that start Spark, in two processes
 	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist loadfile -m "spark and not soak and not thorough" $(ARGS)
+
+test-newcomer: venv ## Tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven
+	tools/run_each.sh test-newcomer-fast test-newcomer-spark
+
+# tests/unit and tests/property start no such server; to collect them takes each process long.
+NEWCOMER := --ignore=tests/unit --ignore=tests/property
+
+test-newcomer-fast: venv
+	tools/as_newcomer.sh tools/run_tests.sh newcomer $(PY) -n $(WORKERS) --dist worksteal $(NEWCOMER) \
+		-m "mysql_family and not spark and not soak and not thorough" $(ARGS)
+
+test-newcomer-spark: venv
+	tools/as_newcomer.sh tools/run_tests.sh newcomer-spark $(PY) $(NEWCOMER) \
+		-m "mysql_family and spark and not soak and not thorough" $(ARGS)
 
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \

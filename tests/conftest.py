@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
+from tests.mysql_family import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_sessionstart,
+)
 from tests.small_disk import mounted
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server

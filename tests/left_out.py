@@ -1,20 +1,29 @@
 """Tests whose server, or Spark, needs what this machine lacks are left out, counted and told.
 
 So `make test` says on a developer's machine what to install, instead of failing hundreds of times
-for one reason. Only `MissingProgramError` leaves a test out: a server that is there and fails is a
-failure. CI installs all of it (`.ci/run`), so nothing is left out there unseen.
+for one reason. `MissingProgramError` leaves a test out, or a skip whose reason begins with `SAID`;
+a server that is there and fails is a failure. CI installs all of it (`.ci/run`), so nothing is left
+out there unseen.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tidelog.errors import MissingProgramError
 
-_PREFIX = "Skipped: not on this machine: "
+SAID = "not on this machine: "
+"""So begins the reason of a skip that is to be counted as well."""
+_PREFIX = f"Skipped: {SAID}"
+SUMMARY = "TIDELOG_SUMMARY"
+"""Environment: a file that the last lines are added to, for whoever runs several of us
+(`tools/run_each.sh`).
+"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,13 +40,20 @@ def pytest_runtest_makereport(
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Behind pytest's own summary, so that it is the last that is read."""
     terminalreporter = config.pluginmanager.get_plugin("terminalreporter")
-    if terminalreporter is None:  # a worker of xdist
+    if terminalreporter is None or hasattr(config, "workerinput"):  # a worker of xdist
         return
     reasons = Counter(
         report.longrepr[2].removeprefix(_PREFIX)
         for report in terminalreporter.stats.get("skipped", ())
         if isinstance(report.longrepr, tuple) and report.longrepr[2].startswith(_PREFIX)
     )
+    told = []
     for reason, count in reasons.most_common():
         tests = "1 test was" if count == 1 else f"{count:,} tests were"
-        terminalreporter.write_line(f"{tests} left out: {reason}", yellow=True, bold=True)
+        told.append(f"{tests} left out: {reason}")
+        terminalreporter.write_line(told[-1], yellow=True, bold=True)
+    if os.environ.get(SUMMARY):
+        parts, _ = terminalreporter.build_summary_stats_line()
+        counts = ", ".join(text for text, _ in parts)
+        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in (counts, *told))

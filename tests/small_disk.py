@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.left_out import SAID
 
 
 @contextmanager
@@ -15,7 +16,7 @@ def mounted(place: Path) -> Iterator[Path]:
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs is not permitted here: it needs root")
+        pytest.skip(f"{SAID}the right to mount a tmpfs, which root has")
     try:
         yield place
     finally:

@@ -21,5 +21,6 @@ if [ "$count" -gt "${TIDELOG_FLAKY:-10}" ]; then
 fi
 echo "=== $count failed; each once more, alone"
 mapfile -t tests <<<"$failed"
+[ -z "${TIDELOG_SUMMARY:-}" ] || echo "$count failed; each once more, alone:" >>"$TIDELOG_SUMMARY"
 "$python" -m pytest -p no:xdist -o cache_dir="$cache-again" "${tests[@]}" || exit $?
 printf '=== flaky, failed first and held alone:\n%s\n' "$failed"

@@ -38,6 +38,7 @@ from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.campaign.store_nemesis import STORE_KINDS
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
+from tests.left_out import SAID
 from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle import promotable
 from tests.support.oracle.history import HistoryError
@@ -198,7 +199,7 @@ def test_a_short_campaign_of_hosts_that_vanish(
         with Bridge():
             pass
     except NotPermittedError as lacks:
-        pytest.skip(str(lacks))
+        pytest.skip(f"{SAID}{lacks}")
     until_each_struck(("drop", "vanish"), "zookeeper", request, tmp_path)
 
 

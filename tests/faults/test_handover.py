@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.faults.capture_fixture import Source
 from tests.faults.stalling_proxy import StallingProxy
+from tests.left_out import SAID
 from tests.support.s3 import S3Server
 
 from tidelog import app
@@ -127,7 +128,7 @@ def test_containers_on_one_hosts_network_are_told_apart(source: Source) -> None:
     """They have its name, and each has a process 1."""
     alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
-        pytest.skip("needs unshare --pid: the right to make namespaces")
+        pytest.skip(f"{SAID}the right to make namespaces")
     command = [*alone, sys.executable, "-m", "tidelog", "capture", str(source.config_file)]
     running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
     try:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from tests.campaign.paths import PathProxy
+from tests.left_out import SAID
 from tests.support.namespaces import Bridge, Namespace, NotPermittedError
 
 pytestmark = pytest.mark.integration
@@ -42,7 +43,7 @@ def bridge() -> Iterator[Bridge]:
         try:
             yield opened.enter_context(Bridge())
         except NotPermittedError as lacks:
-            pytest.skip(str(lacks))
+            pytest.skip(f"{SAID}{lacks}")
 
 
 def links_of(number: int) -> list[str]:

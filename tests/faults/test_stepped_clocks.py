@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.campaign import switches
 from tests.e2e.history_spec import ROOT
+from tests.left_out import SAID
 
 LATE_S = 1.5
 """Libfaketime looks at the file each second."""
@@ -41,7 +42,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "patched":
         monkeypatch.setattr(switches, "LIBFAKETIME", "")
     elif not switches.LIBFAKETIME:
-        pytest.skip("Debian's faketime is not installed")
+        pytest.skip(f"{SAID}libfaketime, for clocks that step: apt-get install faketime")
     return str(request.param)
 
 

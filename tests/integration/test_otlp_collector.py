@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.integration.test_control_alerts import running, wait_for
+from tests.left_out import SAID
 
 from tidelog.app.metrics.table import LEADING, METRICS
 
@@ -34,7 +35,7 @@ def collector(tmp_path: Path) -> Iterator[str]:
     program = shutil.which(PROGRAM)
     said = "" if program is None else subprocess.check_output([program, "-help"], text=True)
     if program is None or NAMING not in said:
-        pytest.skip(f"not on this machine: a {PROGRAM} that takes OTLP, as Debian 13 has it")
+        pytest.skip(f"{SAID}a {PROGRAM} that takes OTLP, as Debian 13 has it")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{probe.getsockname()[1]}"

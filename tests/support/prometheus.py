@@ -17,13 +17,14 @@ from typing import Any
 
 import yaml
 from tests.integration.test_control_rest import free_port
+from tests.left_out import SAID
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "how-to" / "tidelog-alerts.yaml"
 TOKEN = "a-token-to-read"
 PATIENCE_S = 120.0
 INSTALLED = shutil.which("prometheus") is not None and shutil.which("promtool") is not None
-WHY = "prometheus is not installed"
+WHY = f"{SAID}Prometheus, for tests of alert rules and the dashboard: apt-get install prometheus"
 
 
 def promtool(*arguments: str | Path, told: str = "") -> subprocess.CompletedProcess[str]:

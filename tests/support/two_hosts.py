@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 import pytest
+from tests.left_out import SAID
 from tests.support.namespaces import Bridge, Namespace, NotPermittedError
 
 from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
@@ -152,12 +153,12 @@ class Host:
 def two_hosts(directory: Path) -> Iterator[tuple[Host, Host, Network]]:
     """Skips where they are not permitted."""
     if not shutil.which("unshare"):
-        pytest.skip("hosts of their own need unshare")
+        pytest.skip(f"{SAID}unshare, for hosts of their own")
     with ExitStack() as opened:
         try:
             bridge = opened.enter_context(Bridge())
         except NotPermittedError as lacks:
-            pytest.skip(str(lacks))
+            pytest.skip(f"{SAID}{lacks}")
         network = Network(bridge, directory)
         first, second = (
             opened.enter_context(Host(name, bridge, network, directory))

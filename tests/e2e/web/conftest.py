@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, wait_for
+from tests.left_out import SAID
 
 from tidelog.demo.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
-SAID = "not on this machine: "
 REQUEST_FAILED, LOGGED_OUT = "Failed to load resource:", 401
 """What the browser itself writes, of whoever has not logged in too."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.integration.postgres.test_key_walk import walk, whole
+from tests.left_out import SAID
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.null_registry import NullRegistry
@@ -32,7 +33,8 @@ def server() -> Iterator[PostgresServer]:
                 ["localedef", "-i", name, "-f", "UTF-8", str(target)], capture_output=True
             )
             if not target.exists():
-                pytest.skip(f"localedef can't make {name}: {made and made.stderr.decode()}")
+                why = made.stderr.decode() if made else "no localedef"
+                pytest.skip(f"{SAID}the locale {name} ({why}): apt-get install locales")
         with PostgresServer(16, locales=Path(directory)) as started:
             yield started
 

@@ -89,6 +89,10 @@ PROBLEMS = {
     ),
     "table-refused": ({"refused": [REFUSED]}, Severity.WARNING, "public.x is not captured: no key"),
     "only-inserts": ({"inserts_only": [REFUSED]}, Severity.WARNING, "public.x is captured in part"),
+    "no-longer-captured": (
+        {"left_out": [{"table": f"public.{x}", "since_ms": NOW_MS - 9} for x in "xyz"]},
+        Severity.INFO, "public.x and 2 more tables are no longer captured",
+    ),
     "output-stopped": (
         {"outputs": [output(state="stopped", error="no rights")]},
         Severity.CRITICAL, "Output shop/delta has stopped: no rights",

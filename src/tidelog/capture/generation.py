@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.catalogue.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
@@ -17,7 +18,7 @@ GAP_KEY: Final = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
 _OF_ONE_LOG: Final = (
     DUMP_PREFIX, REFETCH_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
-    UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY,
+    UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY, SCOPE_KEY,
 )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ _SNAPSHOT: Any = Field(
     default="initial",
     description="What is dumped at start. `initial`: the first start dumps every captured table. "
     "`initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
-    "`tidelog dump`. `when_needed`: as `initial`, and again when the source can no longer give "
+    "`tidelog dump`. A table that is created later is dumped where the log may lack its first rows "
+    "(PostgreSQL). `when_needed`: as `initial`, and again when the source can no longer give "
     "what was missed. `always`: every start dumps every table. `configuration_based`: as "
     "`snapshot_configuration` says. `custom`: as `snapshot_class` says.",
 )
@@ -94,7 +95,11 @@ class SnapshotConfiguration(Section):
         description="When the source can no longer give what was missed: go on behind the gap and "
         "dump every table. `false`: stop.",
     )
-    new_tables: bool = Field(default=True, description="Dump tables that appear later.")
+    new_tables: bool = Field(
+        default=True,
+        description="Dump tables that appear later. `false`: only those whose first rows the log "
+        "may lack (PostgreSQL).",
+    )
 
 
 def _its_details_are_there(section: Any) -> Any:

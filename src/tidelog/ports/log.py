@@ -89,12 +89,14 @@ class Published:
     """The result of publishing the tables that the patterns match.
 
     ``added``: tables that are published from now on. ``refused``: tables that can't be published.
-    ``inserts_only``: tables whose updates and deletes can't be published.
+    ``inserts_only``: tables whose updates and deletes can't be published. ``holds_new_tables``: the
+    log holds all rows of a table from its creation on, or tells by `RowsUnlogged` that it does not.
     """
 
     added: Sequence[TableName] = ()
     refused: Mapping[TableName, Refusal] = field(default_factory=dict)
     inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
+    holds_new_tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)

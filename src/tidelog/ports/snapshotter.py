@@ -31,5 +31,5 @@ class Snapshotter:
         return False
 
     def should_snapshot_new_tables(self) -> bool:
-        """Dump tables that appear later?"""
+        """Dump tables that appear later? False: only those whose first rows the log may lack."""
         return True

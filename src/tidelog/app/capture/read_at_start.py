@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.app.dumps.gaps import PASSED_KEY
 from tidelog.app.sources.kinds import SourceKind
 from tidelog.capture.activity.log import ACTIVITY_KEY
+from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
 from tidelog.capture.catalogue.refused_tables import REFUSED_KEY
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
@@ -27,7 +28,7 @@ from tidelog.state.read_ahead import ReadAhead
 
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
-    GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, GAP_KEY, RELATIONS_KEY,
+    GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, SCOPE_KEY, GAP_KEY, RELATIONS_KEY,
 )  # fmt: skip
 
 

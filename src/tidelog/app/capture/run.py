@@ -29,6 +29,7 @@ from tidelog.app.state_copy import check_whole
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
 from tidelog.capture.activity.log import Activity, Counted
+from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
@@ -343,6 +344,13 @@ class Capture:
                 request_dump=request_dump,
                 dump_new=self._snapshotter.should_snapshot_new_tables(),
                 who_is_open=parts.who_is_open,
+                scope=CaptureScope(
+                    parts.catalogue,
+                    patient,
+                    source.tables,
+                    [source.signal_table] if source.signal_table else (),
+                    channels.notify,
+                ),
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),

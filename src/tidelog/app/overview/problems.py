@@ -13,7 +13,7 @@ from tidelog.app.overview.document import OutputHealth, Problem, Severity, Sourc
 from tidelog.app.overview.ended import dump_goes_on
 from tidelog.app.overview.paused import paused_problems
 from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
-from tidelog.model.units import brief_span, format_bytes
+from tidelog.model.units import brief_span, counted, format_bytes
 
 STALE_S = 60.0
 """A status that its leader did not write for so long: it writes one a second, on an object
@@ -24,6 +24,8 @@ SILENT_S = 120.0
 """A pipeline that is behind and noted nothing for so long does not run, or hangs."""
 REJECTED_S = 86_400.0
 """For so long new dead letters are told."""
+LEFT_OUT_S = 86_400.0
+"""The same of tables that are no longer captured."""
 _PAGE = "docs/failure-modes.md"
 
 
@@ -40,7 +42,7 @@ def problems_of(
     yield from _of_source(status, source)
     yield from _retention(source, kept)
     yield from paused_problems(status, source, kept, outputs, now_ms)
-    yield from _tables(status)
+    yield from _tables(status, now_ms)
     yield from _outputs(status, outputs, now_ms)
     yield from _dumps(status)
     yield from _copies(status)
@@ -181,7 +183,19 @@ def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
     )
 
 
-def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+    all_left = status.get("left_out") or ()
+    left = [each for each in all_left if now_ms - each["since_ms"] < LEFT_OUT_S * 1000]
+    if left:
+        more = f" and {counted(len(left) - 1, 'more table')}" if len(left) > 1 else ""
+        yield _problem(
+            "no-longer-captured",
+            Severity.INFO,
+            left[0]["table"],
+            f"{left[0]['table']}{more} {'are' if more else 'is'} no longer captured.",
+            "If that is wrong, name it in source.tables again: it is dumped then.",
+            "a-table-is-no-longer-captured",
+        )
     for kind, found in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
         for each in status.get(found) or ():
             said = "is not captured" if kind == "table-refused" else "is captured in part"

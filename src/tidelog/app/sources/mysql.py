@@ -122,7 +122,7 @@ class MySqlKind:
             """All tables are in the binlog; but what foreign keys do to them is not."""
             if source.cascades == "refuse":
                 refuse_cascades(self._url, catalogue.tables(source.tables))
-            return Published()
+            return Published(holds_new_tables=True)
 
         return SourceParts(
             catalogue=catalogue,

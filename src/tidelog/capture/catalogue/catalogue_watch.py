@@ -4,7 +4,7 @@ ADD COLUMN with a default, rewrites, attached or detached partitions and a trunc
 change a table's rows, but the log says nothing of it (docs/explanation/schema-changes.md).
 The catalogue does: what it says of the table's storage is compared with what is stored, and a
 difference asks for a dump of the table. The fingerprints are stored, so that changes made while
-capture was down count too.
+capture was down count too. Tables that were not captured for a while are dumped, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.earlier_writers import EarlierWriters
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.errors import TableRefusedError
@@ -38,6 +39,7 @@ MAX_AWAY = 10_000
 """How many names of tables that do not exist are remembered."""
 
 _UNKNOWN = ""  # a fingerprint that any other differs from
+_NOT_READ = "?"  # there since the log began, but refused: no dump is due for what it was then
 
 
 class CatalogueWatch:
@@ -56,8 +58,10 @@ class CatalogueWatch:
         snapshot: takes a snapshot of now.
         request_dump: called with a table and why; must be safe to call twice. False: not now; the
             difference is looked at again.
-        dump_new: whether tables that are new get a dump.
+        dump_new: whether tables that are new get a dump. Without it only those do whose first rows
+            the log may lack, see `tidelog.ports.Published.holds_new_tables`.
         who_is_open: see `EarlierWriters`.
+        scope: which tables were captured before; None: one that tells nobody.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class CatalogueWatch:
         request_dump: Callable[[TableName, str], bool],
         dump_new: bool,
         who_is_open: Callable[[], str] = lambda: "",
+        scope: CaptureScope | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._state = state
@@ -80,6 +85,8 @@ class CatalogueWatch:
         self._publish = publish
         self._request_dump = request_dump
         self._dump_new = dump_new
+        self._log_holds_new = False
+        self.scope = scope or CaptureScope(catalogue, state, patterns)
         self.earlier_writers = EarlierWriters(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
         """Called with the relation numbers of tables whose shapes were judged, by table."""
@@ -88,30 +95,50 @@ class CatalogueWatch:
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
         self._begun = False
+        self._captured: Collection[str] = ()
         self._kept: dict[str, str] | None = None
         self._stamp: str | None = None
         self._whole_at = 0.0
 
     def begin(self) -> None:
-        """Store what the tables are like now, if nothing is stored. Must precede the first dump:
-        what changes later is then noticed, also while the dump runs.
+        """Store what the tables are like now, if nothing is stored, and which tables are left out
+        from now on. Must precede the first dump and the reading of the log: what changes later is
+        then noticed, also while the dump runs.
         """
         if self._begun:
             return
         if self._state.get(SHAPES_KEY) is None:
+            self.scope.begin()
             added = set(self._published())  # these count as new: `look` waits for their writers
             versions = self._catalogue.versions(self._patterns)
-            shapes = self._shapes([t for t in versions if t not in added])
-            found = {
-                str(t): _fingerprint(shape)
-                for t, shape in shapes.items()
-                if self._refused.of(t) is None
-            }
-            self._learn(shapes.values())
-            self._keep(found)
-            stored = {str(t): v for t, v in versions.items() if str(t) in found}
-            self._state.put(VERSIONS_KEY, stored, None)
+            self._accept({t: version for t, version in versions.items() if t not in added})
+        else:
+            known = self._known()
+            change = self.scope.change(known.keys())
+            if change is not None:
+                known = {n: found for n, found in known.items() if not self.scope.is_left_out(n)}
+                if not self._dump_new:  # a table's shape tells what publishes it
+                    again = {str(table) for table in self._published()}
+                    known |= dict.fromkeys(again & known.keys(), _UNKNOWN)
+                self._keep(known)
+                if not self._dump_new:
+                    self._accept({t: change.captured[t] for t in change.never_captured})
         self._begun = True
+
+    def _accept(self, versions: Mapping[TableName, str]) -> None:
+        """Note what these tables are like: what they hold by now is no change."""
+        shapes = self._shapes(list(versions))
+        found = {
+            str(t): _fingerprint(shape)
+            for t, shape in shapes.items()
+            if self._refused.of(t) is None
+        }
+        self._learn(shapes.values())
+        stored = {str(t): version for t, version in versions.items() if str(t) in found}
+        if not self._dump_new:
+            found |= {str(t): _NOT_READ for t in versions if t not in shapes}
+        self._keep({**self._known(), **found})
+        self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
 
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for.
@@ -134,6 +161,7 @@ class CatalogueWatch:
         stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
         versions = self._catalogue.versions(self._patterns)
+        self._captured = {str(table) for table in versions}
         for table in self._published():
             if str(table) in known:  # it was not published, or not whole, for a while
                 known[str(table)] = _UNKNOWN
@@ -141,7 +169,7 @@ class CatalogueWatch:
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         self._refused.keep(list(versions))
-        self.earlier_writers.keep({str(table) for table in versions})
+        self.earlier_writers.keep(self._captured)
         self._refused.retry_due()
         unjudged = {
             table: None
@@ -164,16 +192,19 @@ class CatalogueWatch:
                 continue
             found = _fingerprint(shape)
             new, owed = name not in known, self._refused.owed(table)
-            if not owed and (
-                (new and not self._dump_new) or not (new or self._differ(known[name], found))
-            ):
+            left_out = self.scope.is_left_out(name)
+            if not (owed or left_out) and not self._is_due(known.get(name), found):
                 current[name], current_versions[name] = found, version
                 self.earlier_writers.forget(name)
                 continue
-            if owed:
+            if left_out:
+                reason = self.scope.reason(name)
+            elif owed:
                 reason = "it could not be captured or dumped before"
             elif new:
                 reason = "the table is new"
+                if not self._dump_new:
+                    reason += ", and the log may lack its first rows"
             else:
                 reason = "its rows may have changed without row events"
             # The dump of a new table without a key fails, which says that it can't be dumped.
@@ -190,12 +221,24 @@ class CatalogueWatch:
                 current[name] = known[name]
         self._learn(shapes.values())
         if self._dump_new:
-            self.on_present({str(table) for table in versions})
+            self.on_present(self._captured)
         if current != stored:
             self._keep(current)
+        self.scope.dumped([str(table) for table in asked])
         if current_versions != judged:  # last: a version must not outrun what was judged
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
+
+    def _is_due(self, known: str | None, found: str) -> bool:
+        """Is a dump due for what the table is like now? ``known``: what it was like; None: new."""
+        if known is None:
+            return self._dumps_new
+        return known != _NOT_READ and self._differ(known, found)
+
+    @property
+    def _dumps_new(self) -> bool:
+        """Does a table that is new get a dump, wanted or because the log may lack rows of it?"""
+        return self._dump_new or not self._log_holds_new
 
     def _away(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
         """Tables that were known and are not there: what becomes of their rows meanwhile is in no
@@ -209,7 +252,8 @@ class CatalogueWatch:
         """Was the table judged as it is now, with nothing left to do for it?"""
         return (
             same_version
-            and known.get(str(table), _UNKNOWN) != _UNKNOWN
+            and known.get(str(table), _UNKNOWN) not in (_UNKNOWN, _NOT_READ)
+            and not self.scope.is_left_out(str(table))
             and not self.earlier_writers.waits(str(table))
             and self._refused.of(table) is None
             and not self._refused.owed(table)
@@ -224,7 +268,11 @@ class CatalogueWatch:
 
     def is_new(self, table: TableName) -> bool:
         """Would the table be dumped as a new one, if it were there?"""
-        return self._dump_new and str(table) not in self._known()
+        return self._dumps_new and str(table) not in self._known()
+
+    def leaves_out(self, table: str) -> bool:
+        """Was the table captured once, and is it not now, as far as the last look tells?"""
+        return self.scope.is_left_out(table) and table not in self._captured
 
     def known(self) -> Collection[str]:
         """The tables that were there at the last look."""
@@ -251,11 +299,13 @@ class CatalogueWatch:
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
             self._keep({**known, name: _fingerprint(shape)})
+        self.scope.dumped([name])
 
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
         self._refused.hold("publication", published.refused)
         self.inserts_only = published.inserts_only
+        self._log_holds_new = published.holds_new_tables
         return published.added
 
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:

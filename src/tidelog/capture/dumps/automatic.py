@@ -107,12 +107,15 @@ class AutomaticDumps:
         self.watch.on_present = self._names.keep
 
     def summary(self) -> dict[str, Any]:
-        """For status: tables of which only inserts are seen, dumps that wait and those to come."""
+        """For status: tables of which only inserts are seen, those that are no longer captured,
+        dumps that wait and those to come.
+        """
         return {
             "inserts_only": [
                 {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
                 for table, refusal in sorted(self.watch.inserts_only.items())
             ],
+            "left_out": self.watch.scope.summary(),
             "waiting": self.watch.earlier_writers.summary(),
             "to_repeat": [again.summary() for again in self.to_repeat],
             "failed": [
@@ -174,6 +177,8 @@ class AutomaticDumps:
             if xid is not None and (snapshot is None or not _sees(snapshot, xid)):
                 continue
             table = TableName.parse(name)
+            if self.watch.leaves_out(name):
+                continue  # it is dumped once it is captured again
             if self._is_absent(table):
                 if self.watch.is_new(table):
                     self._forget_unlogged(name, [reason, xid])

@@ -165,15 +165,16 @@ class BinlogScanner:
         *,
         watch: bool = False,
         old_digits: Mapping[int, int] | None = None,
+        hidden: int = 0,
     ) -> None:
         """Say what becomes of a table's rows: their schema version, 0 to drop them.
 
-        Must answer each `TableMapSeen` before the next item is taken.
-        ``watch``: yield each row as a `BinlogRowOf` instead. ``old_digits``: of columns, by index,
-        in MariaDB's old temporal format (`tidelog.codecs.mysql.types.old_digits`), which the table
-        map does not tell.
+        Must answer each `TableMapSeen` before the next item is taken. ``watch``: yield each row as
+        a `BinlogRowOf` instead. ``old_digits``: of columns, by index, in MariaDB's old temporal
+        format (`types.old_digits`). ``hidden``: so many last columns are left out of records.
         """
-        self._tables.bind(table_id, kernel.WATCHED if watch else schema_id, old_digits or {})
+        schema = kernel.WATCHED if watch else schema_id
+        self._tables.bind(table_id, schema, old_digits or {}, hidden)
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Tell (`RowsNoticed`) of deleted rows, and of updates that change one of ``columns``, by
@@ -184,7 +185,7 @@ class BinlogScanner:
 
     @property
     def tables(self) -> int:
-        """How many tables' maps are kept. The server numbers a table anew whenever it opens it."""
+        """How many tables' maps are kept. A table gets a new number whenever it is opened."""
         return len(self._tables)
 
     def forget_tables(self) -> None:

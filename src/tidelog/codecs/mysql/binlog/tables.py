@@ -84,14 +84,16 @@ class ScannedTables:
         json_columns = seen.types.count(types.JSON)
         self.tables[number] = (
             0, columns, json_columns, first_walk, first_step, len(steps), passed, start, end,
-            -1, 0, 0, loose,
+            -1, 0, 0, loose, 0,
         )  # fmt: skip
         self._seen[seen.table_id] = number, seen
         at = int(np.searchsorted(self.ids, seen.table_id))
         self.ids = np.insert(self.ids, at, seen.table_id)
         self.numbers = np.insert(self.numbers, at, number)
 
-    def bind(self, table_id: int, schema_id: int, old_digits: Mapping[int, int]) -> None:
+    def bind(
+        self, table_id: int, schema_id: int, old_digits: Mapping[int, int], hidden: int
+    ) -> None:
         """KeyError: no such table was seen; DecodeError: its rows can't be taken."""
         number, seen = self._seen[table_id]
         if old_digits:
@@ -108,6 +110,7 @@ class ScannedTables:
                 f"binlog: {seen.malformed} of {seen.database}.{seen.table} is malformed"
             )
         self.tables[number, kernel.SCHEMA] = schema_id
+        self.tables[number, kernel.HIDDEN] = hidden
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Notice deletes, and updates of these columns, by index. KeyError as `bind`."""

@@ -96,7 +96,10 @@ class LogTables:
         previous = self.current.get(table)
         digits = enumerate(map(types.old_digits, schema.columns))
         scanner.bind(
-            seen.table_id, schema.schema_id, old_digits={i: count for i, count in digits if count}
+            seen.table_id,
+            schema.schema_id,
+            old_digits={i: count for i, count in digits if count},
+            hidden=len(seen.types) - len(schema.columns),
         )
         if self._cascades is not None:
             self._cascades.bind(scanner, seen, schema)

@@ -12,6 +12,7 @@ from tidelog.codecs.mysql.binlog.kernels.slots import (
     COLUMNS,
     FIRST_COLUMN,
     FIRST_STEP,
+    HIDDEN,
     STEPS,
     TAIL,
 )
@@ -139,3 +140,54 @@ def present_count(data: UInt8s, at: int, columns: int) -> int:
     for column in range(columns):
         count += data[at + (column >> 3)] >> (column & 7) & 1
     return count
+
+
+@njit(nogil=True)
+def write_shown(
+    data: UInt8s,
+    bits: int,
+    at: int,
+    table: Int64s,
+    walks: Int32s,
+    payload: UInt8s,
+    used: int,
+) -> int:
+    """Write a row image without the table's hidden columns, from ``used`` on; where it ends.
+
+    Args:
+        data: the events.
+        bits: where the bitmap of the columns is that the image holds.
+        at: where the image is, which fits.
+        table: the table's slots.
+        walks: see `kernels.scan.scan`.
+        payload: has room for the whole image.
+        used: of ``payload``.
+    """
+    columns = table[COLUMNS]
+    shown = columns - table[HIDDEN]
+    used = _write_bits(data, bits, shown, 0, payload, used)
+    present = present_count(data, bits, shown)
+    nulls = at
+    at += (present_count(data, bits, columns) + 7) >> 3
+    used = _write_bits(data, nulls, present, 0xFF, payload, used)
+    begin = at
+    bit = 0
+    for column in range(shown):
+        if data[bits + (column >> 3)] >> (column & 7) & 1:
+            if data[nulls + (bit >> 3)] >> (bit & 7) & 1 == 0:
+                walk = table[FIRST_COLUMN] + column
+                at = _value_end(data, at, len(data), walks[walk, 0], walks[walk, 1])
+            bit += 1
+    payload[used : used + at - begin] = data[begin:at]
+    return used + at - begin
+
+
+@njit(inline="always")
+def _write_bits(data: UInt8s, at: int, count: int, unused: int, payload: UInt8s, used: int) -> int:
+    """Write the first ``count`` bits from ``at`` on, the last byte filled up from ``unused``."""
+    size = (count + 7) >> 3
+    payload[used : used + size] = data[at : at + size]
+    if count & 7:
+        mask = (1 << (count & 7)) - 1
+        payload[used + size - 1] = (data[at + size - 1] & mask) | (unused & ~mask & 0xFF)
+    return used + size

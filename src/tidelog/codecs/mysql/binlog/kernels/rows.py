@@ -9,8 +9,15 @@ from numba import njit
 
 from tidelog.codecs.littleendian import uint16_at
 from tidelog.codecs.mysql.binlog.kernels import types as t
-from tidelog.codecs.mysql.binlog.kernels.slots import JSON_COLUMNS, MAP_END, MAP_START
-from tidelog.model.records import Int64s, UInt8s
+from tidelog.codecs.mysql.binlog.kernels.images import write_shown
+from tidelog.codecs.mysql.binlog.kernels.slots import (
+    COLUMNS,
+    HIDDEN,
+    JSON_COLUMNS,
+    MAP_END,
+    MAP_START,
+)
+from tidelog.model.records import Int32s, Int64s, UInt8s
 
 _BEFORE_AND_AFTER = 3  # both flags of the payload
 
@@ -97,9 +104,10 @@ def _copy_few(source: UInt8s, start: int, size: int, target: UInt8s, at: int) ->
 def write_payload(
     data: UInt8s,
     bits: int,
-    columns: int,
     images: tuple[int, int, int],
     row_flags: int,
+    table: Int64s,
+    walks: Int32s,
     payload: UInt8s,
     used: int,
 ) -> int:
@@ -108,19 +116,27 @@ def write_payload(
     Args:
         data: the events.
         bits: where the bitmaps of present columns are: one, or two of an update.
-        columns: how many the table has.
         images: the beginning of the first image, its end, and the end of the second one.
         row_flags: which images there are.
+        table: the table's slots.
+        walks: see `kernels.scan.scan`.
         payload: has room for it.
         used: of ``payload``.
     """
     row, middle, end = images
+    columns = table[COLUMNS]
+    shown = columns - table[HIDDEN]
     width = (columns + 7) >> 3
     payload[used] = 1
     payload[used + 1] = row_flags
-    payload[used + 2] = columns & 0xFF
-    payload[used + 3] = columns >> 8
+    payload[used + 2] = shown & 0xFF
+    payload[used + 3] = shown >> 8
     used += 4
+    if table[HIDDEN]:
+        used = write_shown(data, bits, row, table, walks, payload, used)
+        if row_flags & _BEFORE_AND_AFTER == _BEFORE_AND_AFTER:
+            used = write_shown(data, bits + width, middle, table, walks, payload, used)
+        return used
     _copy_few(data, bits, width, payload, used)
     used += width
     payload[used : used + middle - row] = data[row:middle]

@@ -250,7 +250,7 @@ def scan(
                                     break
                                 images = (row, middle, at)
                                 used = write_payload(
-                                    data, first_bits, columns, images, row_flags, payload, used
+                                    data, first_bits, images, row_flags, table, walks, payload, used
                                 )
                                 kind[record] = row_kind
                                 schema_id[record] = schema

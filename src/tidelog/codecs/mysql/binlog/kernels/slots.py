@@ -51,7 +51,8 @@ CHANGED_BY = 9  # GROUP_START of the last group with rows of it
 NOTICE = 10  # what is to be noticed of it: DELETED, REKEYED
 NOTICED = 11  # out: what was
 LOOSE = 12  # how long values are is not known: rows that are dropped may not fit
-TABLE_SLOTS = 13
+HIDDEN = 13  # so many columns at the end of rows are left out of payloads
+TABLE_SLOTS = 14
 
 DELETED = 1  # rows were deleted
 REKEYED = 2  # an update changed columns that ``walks`` marks

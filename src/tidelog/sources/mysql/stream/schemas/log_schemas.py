@@ -27,6 +27,12 @@ from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.labels import in_doubt
+from tidelog.sources.mysql.catalogue.row_hashes import (
+    count_by_names,
+    first_columns,
+    names_a_hash,
+    without_hashes,
+)
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
     expression_indexes,
@@ -135,8 +141,8 @@ class LogSchemas:
         reason: str | None = None
         if noted is not None:
             schema = self._keyed(self._registry.get(noted))
-            reason = misfit(schema, seen)
-            if reason is None:
+            reason = misfit(schema, self._shown(seen, table, schema))
+            if reason is None and not names_a_hash(schema):
                 schema = self._with_labels(schema, seen, table, group)
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
@@ -254,12 +260,17 @@ class LogSchemas:
             # nothing else if its session logs rows.
             with translated(f"looking up {table}"):
                 found = self._finder.find(connection, table)
+        if found is not None:
+            seen = self._shown(seen, known, found.schema)
         if found is None or misfit(found.schema, seen) is not None:
             self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
             if found is not None and misfit(found.schema, seen) is None:
                 return found.schema
             like = found.schema if found is not None else self._registry.latest(table)
+            if connection.flavor is Flavor.MARIADB:
+                hashes = count_by_names(seen, () if found is None else found.schema.column_names)
+                seen = first_columns(seen, len(seen.types) - hashes)
             try:
                 built = self._finder.of_map(seen, connection.flavor, like)
             except types.UnknownTypeError as error:
@@ -293,6 +304,13 @@ class LogSchemas:
                 fix(table, where),
             )
         return found.schema
+
+    def _shown(self, seen: TableMapSeen, table: TableName, schema: TableSchema) -> TableMapSeen:
+        """The table map without the columns that MariaDB hides. ``table``: its name now."""
+        if len(seen.types) <= len(schema.columns):
+            return seen
+        with translated(f"looking up {table}"):
+            return without_hashes(self._connected(), table, seen, len(schema.columns))
 
     def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
         self._refuse_hidden(seen, table)

@@ -40,6 +40,10 @@ TYPE = "a column's type was changed"
                 ("d.a", "RENAMED_HERE", "it was d.c before"),
             ],
         ),
+        (
+            "ALTER TABLE t DROP c, RENAME AS q.u",
+            [("d.t", "RENAMED_AWAY", None), ("q.u", "RENAMED_HERE", "it was d.t before")],
+        ),
         ("ALTER TABLE t ADD c INT", [("d.t", "ALTERED", None)]),
         ("ALTER TABLE t ADD (c INT, e INT DEFAULT NULL)", [("d.t", "ALTERED", None)]),
         ("ALTER TABLE t ADD COLUMN c INT DEFAULT 3", [("d.t", "ALTERED", VALUES)]),
@@ -48,6 +52,10 @@ TYPE = "a column's type was changed"
         ("ALTER TABLE t COMMENT = 'x, ADD c INT'", [("d.t", "KEPT", None)]),
         ("ALTER TABLE t RENAME COLUMN c TO e", [("d.t", "ALTERED", "a column was renamed")]),
         ("ALTER TABLE t DROP c, MODIFY e BIGINT", [("d.t", "ALTERED", TYPE)]),
+        (
+            "ALTER TABLE t CHANGE `n` `n` VARCHAR(32) NOT NULL COMMENT _UTF8MB4'name'",
+            [("d.t", "ALTERED", TYPE)],
+        ),
         ("ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4", [("d.t", "ALTERED", TYPE)]),
         ("SET STATEMENT max_statement_time=1 FOR ALTER TABLE t DROP c", [("d.t", "ALTERED", None)]),
         ("CREATE UNIQUE INDEX i ON t (a)", [("d.t", "KEPT", None)]),

@@ -1,4 +1,4 @@
-"""The maps, INVARIANTS.md and architecture.md name symbols and tests that exist."""
+"""The maps, INVARIANTS.md, architecture.md and peers-bugs.md name symbols and tests that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 INVARIANTS = (ROOT / "docs" / "INVARIANTS.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 ENGINE = (ROOT / "docs" / "explanation" / "async-engine.md").read_text()
-ALL = TEXT + INVARIANTS + ARCHITECTURE + ENGINE
+PEERS = (ROOT / "docs" / "internals" / "peers-bugs.md").read_text()
+ALL = TEXT + INVARIANTS + ARCHITECTURE + ENGINE + PEERS
 ENTRY = re.compile(r"^\*\*[^*]+\*\*\n\n- code: .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 ROWS = ENTRY.findall(TEXT) + ENTRY.findall(ENGINE)
 
@@ -61,6 +62,14 @@ def test_symbol_exists(module: str, name: str) -> None:
 @pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(ALL))))
 def test_test_exists(path: str, name: str) -> None:
     assert name in functions_of(path)
+
+
+def test_every_bug_of_a_peer_names_its_report_and_a_test() -> None:
+    entries = re.findall(r"^- .*?(?=^- |^#|\Z)", PEERS, re.MULTILINE | re.DOTALL)
+    assert len(entries) >= 40
+    for entry in entries:
+        assert re.match(r"- \[[^]]+ #\d+\]\(https://github\.com/", entry), entry
+        assert TEST.search(entry), entry
 
 
 def test_a_new_contributor_finds_it_in_two_hops() -> None:

@@ -20,7 +20,7 @@ TYPE = "a column's type was changed"
         ("TRUNCATE TABLE a", [("d.a", "TRUNCATED", None)]),
         ("truncate `x`.`a b`", [("x.a b", "TRUNCATED", None)]),
         ("/* c */ TRUNCATE -- hi\n /*!50000 TABLE */ q . t # x", [("q.t", "TRUNCATED", None)]),
-        ("DELETE FROM `t`", [("d.t", "TRUNCATED", None)]),
+        ("DELETE FROM `t`", [("d.t", "EMPTIED", None)]),
         ("DELETE FROM t WHERE a = 1", [("d.t", "WRITTEN", None)]),
         ("UPDATE t SET a = 1", [("d.t", "WRITTEN", None)]),
         ("INSERT INTO t SELECT 'TRUNCATE TABLE x; -- '", [("d.t", "WRITTEN", None)]),

@@ -459,22 +459,6 @@ def test_a_table_made_of_a_select_is_dumped_where_the_log_holds_the_statement(
     assert told == [("u", "the log holds the statement that made its rows, and not them")]
 
 
-def test_a_delete_of_all_rows_as_a_statement_is_a_truncate(capture: LogCapture, sql: Sql) -> None:
-    """So servers log that a MEMORY table is empty after a restart, whatever the format is."""
-    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
-    capture.start()
-    run(
-        sql,
-        "INSERT INTO t VALUES (1, 2)",
-        "SET SESSION binlog_format = STATEMENT",
-        "DELETE FROM t",
-        "SET SESSION binlog_format = ROW",
-        "INSERT INTO t VALUES (3, 4)",
-    )
-    capture.catch_up()
-    assert [row.kind for row in capture.rows] == ["I", "T", "I"]
-
-
 def test_statements_of_tables_not_captured_are_passed_over(
     make_capture: Make, sql: Sql, mysql_family_database: str
 ) -> None:

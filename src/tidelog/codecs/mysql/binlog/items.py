@@ -123,7 +123,11 @@ class QuerySeen:
     alter: Alter | None = None
     error_code: int = 0
     databases: tuple[str, ...] | None = None
-    """The databases that it changed, where the server says so (MySQL); None: not known."""
+    """The databases of all tables that it used, by triggers, views and functions as well (MySQL).
+
+    (): the server does not say which. None: it says nothing: MariaDB, or of no statement that a
+    session ran.
+    """
     sql_mode: int = 0
     """The session's, as bits; 0 if not known."""
     server_id: int = 0

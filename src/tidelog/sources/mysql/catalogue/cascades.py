@@ -73,13 +73,13 @@ def cascades(connection: Connection, captured: Collection[TableName]) -> list[Ca
     return [each for each in found if each.child in captured and not each.gone]
 
 
-def all_cascades(connection: Connection) -> list[Cascade]:
+def all_cascades(connection: Connection, *, logged_too: bool = False) -> list[Cascade]:
     """The cascades of all tables that the account may read; none where the server logs what they
-    do.
+    do, unless ``logged_too``: as rows it logs it of statements that it logs as rows.
 
     Raises PyMySQL's errors.
     """
-    if _are_logged(connection):
+    if not logged_too and _are_logged(connection):
         return []
     pairs: dict[tuple[TableName, str, TableName], list[tuple[str, str]]] = defaultdict(list)
     for schema, table, name, parent_schema, parent, column, referenced in connection.rows(_COLUMNS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import matches, overlap
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
 
@@ -41,3 +41,10 @@ class CapturedTables:
             and table != self._metadata_tables.signals
             and matches(self._patterns, table)
         )
+
+    def may_be_in(self, database: str) -> bool:
+        """May a table of this database be captured?"""
+        name = database.lower() if self.fold else database
+        if name == self._metadata_tables.namespace or name in SYSTEM_DATABASES:
+            return False
+        return overlap((f"{name}.*", f'"{name}".*'), self._patterns)

@@ -66,6 +66,7 @@ from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.stalls import StallWatch
+from tidelog.sources.mysql.stream.statement_reach import StatementReach
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
 MOST_TABLES = 16_384
@@ -140,7 +141,13 @@ class MySqlLogReader:
             self._captured, self._metadata_tables, registry, self._history, self._cascades
         )
         self._statements = LogStatements(
-            self._captured, self._tables, registry, self._history, self._temporary, self._cascades
+            self._captured,
+            self._tables,
+            registry,
+            self._history,
+            self._temporary,
+            self._cascades,
+            StatementReach(self._url, self._connected, self._captured, cascades=watch_cascades),
         )
         self._xa = XaRows(self._url, self._connected, self._events)
         self._idle_at = 0  # the furthest that may be acknowledged
@@ -214,6 +221,7 @@ class MySqlLogReader:
         )
         self._number = number
         self._tables.start(self._scanner, schemas)
+        self._statements.start()
         self._xa.start(self._flavor, files)
         if self._cascades is not None:
             self._cascades.read()

@@ -11,17 +11,19 @@ from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
-from tidelog.sources.mysql.stream.captured import SYSTEM_DATABASES, CapturedTables
+from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.log_tables import LogTables
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+from tidelog.sources.mysql.stream.statement_reach import WRITES, StatementReach
 
 TEMPORARY_OR_NOT = (
     "the binlog holds statements of this name that use temporary tables: whether they changed this "
     "table can't be known, so it is dumped"
 )
+EMPTIED = "the log holds a DELETE of all its rows as a statement, which may have been rolled back"
 ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep theirs"
 
 
@@ -35,6 +37,7 @@ class LogStatements:
         history: which version each had where.
         temporary: which tables of a session are temporary.
         cascades: told of DDL, if foreign keys are watched.
+        reach: finds what statements change besides the tables that they name.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class LogStatements:
         history: SchemaHistory,
         temporary: TemporaryTables,
         cascades: CascadeWatch | None,
+        reach: StatementReach,
     ) -> None:
         self._captured = captured
         self._tables = tables
@@ -52,22 +56,28 @@ class LogStatements:
         self._history = history
         self._temporary = temporary
         self._cascades = cascades
+        self._reach = reach
+
+    def start(self) -> None:
+        """The stream begins, maybe elsewhere."""
+        self._reach.forget()
 
     def read(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
         """What a statement of the stream tells."""
         if seen.alter in (Alter.START, Alter.ROLLBACK):
             return  # nothing has come of it yet, or nothing will
-        statement = read_statement(
+        named = read_statement(
             seen.sql, seen.database, fold=self._captured.fold, sql_mode=seen.sql_mode
         )
         place = StatementPosition(
             seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
         )
-        statement = self._temporary.without(statement, place)
+        statement = self._temporary.without(named, place)
+        self._reach.note(seen)
         schemas = self._tables.schemas
         schemas.changed(statement, seen.end)
-        if seen.changes_rows and not seen.durable:
-            yield from self._refuse_statement(seen, statement)
+        if not seen.durable:
+            yield from self._unlogged_writes(seen, named, statement)
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
@@ -121,26 +131,36 @@ class LogStatements:
             for name in version.column_names
         )
 
-    def _refuse_statement(self, seen: QuerySeen, statement: Statement) -> Iterator[LogEvent]:
-        """A statement changed rows and the log holds the statement alone."""
-        tables = [e.table for e in statement.effects if e.effect is Effect.WRITTEN]
+    def _unlogged_writes(
+        self, seen: QuerySeen, named: Statement, statement: Statement
+    ) -> Iterator[LogEvent]:
+        """A statement may have changed rows, and the log holds the statement alone."""
+        filled = any(effect.filled for effect in named.effects)
+        if not seen.changes_rows and not filled:
+            return
+        tables = [effect.table for effect in statement.effects if effect.effect in WRITES]
         captured = [table for table in tables if table in self._captured]
-        databases = set(seen.databases or (seen.database,))
-        if not captured and (not statement.unclear or databases <= set(SYSTEM_DATABASES)):
-            return
-        if captured and seen.uses_temporary:
-            # Maybe of a temporary table of that name, made before the log was read: told in the
-            # same words each time, and made good by a dump.
-            for table in captured:
+        emptied = any(effect.effect is Effect.EMPTIED for effect in statement.effects)
+        what = ", ".join(map(str, tables)) or "tables"
+        if captured and not emptied and not seen.uses_temporary:
+            raise _instead_of_rows(seen, what)
+        reach = self._reach.of_statement(seen, named, statement)
+        if reach.objection is not None:
+            touched = self._reach.of_emptied_memory(captured[0]) if captured and emptied else ()
+            if not touched:
+                raise _instead_of_rows(seen, what, reach.objection)
+            captured = list(touched)
+        for table in reach.below:
+            reason = f"a foreign key changes its rows with those of {what}"
+            yield RowsUnlogged(table, reason, seen.position)
+        for table in captured:
+            if seen.uses_temporary:
+                # Maybe of a temporary table of that name, made before the log was read: told in
+                # the same words each time, and made good by a dump.
                 yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
-            return
-        what = ", ".join(map(str, captured)) or f"a table (of {', '.join(sorted(databases))})"
-        raise SourceError(
-            f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
-            "statement, not as rows: SET GLOBAL binlog_format = ROW (in the server's configuration "
-            "as well; sessions that are open keep theirs), then begin a new event log behind it, "
-            "which dumps the tables again"
-        )
+            else:
+                # Part of its transaction may have been rolled back: no TRUNCATE.
+                yield RowsUnlogged(table, EMPTIED, seen.position)
 
     def rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
         """Rows of the tables were yielded already: they need a dump."""
@@ -154,3 +174,14 @@ class LogStatements:
                     "a transaction was rolled back that the log holds rows of",
                     seen.position,
                 )
+
+
+def _instead_of_rows(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
+    """Capture can't go on: which rows of captured tables the statement changed is not known."""
+    why = "" if objection is None else f", which may have changed captured tables: {objection}"
+    return SourceError(
+        f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
+        f"statement, not as rows{why}: SET GLOBAL binlog_format = ROW (in the server's "
+        "configuration as well; sessions that are open keep theirs), then begin a new event log "
+        "behind it, which dumps the tables again"
+    )

@@ -102,8 +102,8 @@ def _status(status: bytes) -> QueryStatus:
                 fields.take(fields.integer(1))
             elif code == 12:  # Q_UPDATED_DB_NAMES
                 count = fields.integer(1)
-                if count < _MAX_DATABASES:
-                    databases = tuple(_zero_ended(fields) for _ in range(count))
+                listed = count if count < _MAX_DATABASES else 0
+                databases = tuple(_zero_ended(fields) for _ in range(listed))
             elif code == 130:  # Q_GTID_FLAGS3 of MariaDB
                 flags = fields.integer(1)
                 if flags & 2:

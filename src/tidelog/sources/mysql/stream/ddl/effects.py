@@ -20,6 +20,7 @@ class Effect(Enum):
     RENAMED_HERE = "renamed here"
     ALTERED = "altered"  # its columns may be others now
     KEPT = "kept"  # DDL that leaves columns and rows as they are: an index, OPTIMIZE
+    EMPTIED = "emptied"  # by a DELETE of all rows, which may have been rolled back
     WRITTEN = "written"  # rows were changed by the statement itself
     SEQUENCE_DROPPED = "sequence dropped"  # MariaDB's, which the log shows as a table
     TEMPORARY_CREATED = "temporary created"  # for the session alone
@@ -46,13 +47,14 @@ class TableEffect:
 
     ``unlogged``: why its rows may have changed without row events; None if they did not. ``added``:
     the columns that are new, which may be NULL in all rows: a copy may hold values under such a
-    name, of a column that was there before.
+    name, of a column that was there before. ``filled``: it was created with the rows of a query.
     """
 
     table: TableName
     effect: Effect
     unlogged: str | None = None
     added: tuple[str, ...] = ()
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,9 @@ class _StatementReader:
             if self._tokens.take("IF"):
                 self._tokens.take("NOT")
                 self._tokens.take("EXISTS")
-            return self._one(Effect.TEMPORARY_CREATED)
+            made = self._one(Effect.TEMPORARY_CREATED)
+            filled = self._has_rows()
+            return replace(made, effects=tuple(replace(e, filled=filled) for e in made.effects))
         while self._tokens.word() in (
             "ONLINE",
             "OFFLINE",
@@ -106,9 +108,10 @@ class _StatementReader:
         table = self._tokens.table()
         if table is None:
             return Statement()
-        if reason is None and self._has_rows():
+        filled = self._has_rows()
+        if reason is None and filled:
             reason = "the log holds the statement that made its rows, and not them"
-        return Statement((TableEffect(table, effect, reason),))
+        return Statement((TableEffect(table, effect, reason, filled=filled),))
 
     def _has_rows(self) -> bool:
         """Does CREATE TABLE go on with SELECT, VALUES (of rows, not of a partition) or TABLE? Of
@@ -182,7 +185,7 @@ class _StatementReader:
         rest = self._tokens.word()
         if first == "DELETE" and self._tokens.ended:
             # What the server writes when it finds a MEMORY table empty after a restart.
-            return Statement((TableEffect(table, Effect.TRUNCATED),))
+            return Statement((TableEffect(table, Effect.EMPTIED),))
         if first == "DELETE" and rest not in ("WHERE", "ORDER", "LIMIT", "PARTITION", "RETURNING"):
             return Statement(unclear=True)
         if first == "UPDATE" and rest != "SET":

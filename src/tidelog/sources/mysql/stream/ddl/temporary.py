@@ -34,7 +34,9 @@ from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEff
 
 KEY = "log-temporary"
 
-_OF_THE_UPPER = frozenset({Effect.TRUNCATED, Effect.ALTERED, Effect.KEPT, Effect.WRITTEN})
+_OF_THE_UPPER = frozenset(
+    {Effect.TRUNCATED, Effect.ALTERED, Effect.KEPT, Effect.EMPTIED, Effect.WRITTEN}
+)
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class TemporaryTables:
             elif kind is Effect.RENAMED_HERE and gone_away:
                 self._begin(table, position)
             elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, position):
-                yield self._doubtful(effect, position)
+                yield effect
 
     def _is_temporary(self, effect: TableEffect, position: StatementPosition) -> bool:
         if not position.uses_temporary:
@@ -141,14 +143,6 @@ class TemporaryTables:
             return True
         # One that was made before the log was read: these statements use no other table.
         return position.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
-
-    def _doubtful(self, effect: TableEffect, position: StatementPosition) -> TableEffect:
-        """A DELETE of all rows that uses a temporary table, maybe this one: it can't be taken as a
-        truncate.
-        """
-        if position.uses_temporary and position.keyword == "DELETE":
-            return replace(effect, effect=Effect.WRITTEN)
-        return effect
 
     def _renamed(
         self, effects: tuple[TableEffect, ...], position: StatementPosition

@@ -1,0 +1,331 @@
+"""Which captured tables a statement may have changed whose rows the log does not hold.
+
+A statement names one table and may change others: by triggers, views, stored functions, foreign
+keys. What proves that none of them is captured:
+
+- MySQL lists the databases that a statement used, those of its triggers, views and functions too.
+- Else the catalogue: the only table that the statement writes is a base table without triggers,
+  and nothing that it reads can call a stored function. The catalogue is of now and the statement of
+  then, so the log up to now must hold no statement that took such a thing away. The account must be
+  allowed to see all of it: a server hides triggers from those who lack TRIGGER.
+
+Everything else counts as a change of captured tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tidelog.codecs.mysql.binlog.events.statements import first_words
+from tidelog.codecs.mysql.binlog.items import QuerySeen
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
+from tidelog.sources.mysql.catalogue.grants import Grants
+from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement
+from tidelog.sources.mysql.stream.ddl.statements import read_statement
+from tidelog.sources.mysql.stream.ddl.tokens import Token, tokens
+from tidelog.sources.mysql.stream.log_parts import queries, read_part
+from tidelog.sources.mysql.stream.positions import log_end, log_files
+
+WRITES = frozenset({Effect.WRITTEN, Effect.EMPTIED})
+_NO_TRIGGERS_IN = "mysql"  # the servers refuse to make them there
+_BASE_TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+# Of these engines a table has its own rows; a MERGE or FEDERATED table changes those of others.
+_ENGINES = frozenset(
+    "INNODB MYISAM ARIA MEMORY ARCHIVE CSV BLACKHOLE ROCKSDB TOKUDB COLUMNSTORE NDBCLUSTER".split()
+)
+_TABLE = """
+SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+"""
+_TRIGGERS = """
+SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
+WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s
+"""
+_ALL_TABLES = """
+SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_VIEWS = """
+SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'VIEW'
+"""
+_BY_SERVER = re.compile(r"DELETE FROM `(?:[^`]|``)+`\.`(?:[^`]|``)+`")
+_CHANGES_CATALOGUE = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "GRANT", "REVOKE"})
+_HIDES = re.compile(r"\b(?:TRIGGER|VIEW|FUNCTION|FOREIGN|CONSTRAINT)\b", re.IGNORECASE)
+_REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
+_BEFORE_TABLE = frozenset(
+    "INTO INSERT REPLACE IGNORE DELAYED LOW_PRIORITY HIGH_PRIORITY TABLE EXISTS".split()
+)
+_READS = frozenset({"SELECT", "TABLE", "WITH"})
+# What may stand before a bracket and is no stored function: words of the grammar, and functions of
+# both servers that are common. A function that is not here counts as a stored one.
+# ruff: noqa: SIM905
+_NOT_STORED = frozenset(
+    """
+    ALL AND ANY AS BETWEEN BY CASE DISTINCT DIV DUPLICATE ELSE EXCEPT EXISTS FROM HAVING IN
+    INTERSECT INTERVAL JOIN KEY LIKE LIMIT MOD NOT ON OR OVER PARTITION RETURNING REGEXP RLIKE
+    SELECT SET SOME THEN UNION USING VALUE VALUES WHEN WHERE WITH XOR BINARY ROW CHAR VARCHAR
+    DECIMAL NUMERIC DATETIME TIME TIMESTAMP DATE YEAR INT INTEGER TINYINT SMALLINT MEDIUMINT
+    BIGINT FLOAT DOUBLE BIT VARBINARY TEXT BLOB ENUM PRIMARY UNIQUE INDEX CHECK LINES ROWS ABS
+    ACOS ADDDATE ADDTIME AES_DECRYPT AES_ENCRYPT ASCII ASIN ATAN ATAN2 AVG BIN BIT_AND BIT_COUNT
+    BIT_LENGTH BIT_OR BIT_XOR CAST CEIL CEILING CHARACTER_LENGTH CHARSET CHAR_LENGTH COALESCE
+    COERCIBILITY COLLATION COMPRESS CONCAT CONCAT_WS CONNECTION_ID CONV CONVERT CONVERT_TZ COS
+    COT COUNT CRC32 CURDATE CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER CURTIME
+    DATABASE DATEDIFF DATE_ADD DATE_FORMAT DATE_SUB DAY DAYNAME DAYOFMONTH DAYOFWEEK DAYOFYEAR
+    DEFAULT DEGREES DENSE_RANK ELT EXP EXPORT_SET EXTRACT FIELD FIND_IN_SET FIRST_VALUE FLOOR
+    FORMAT FOUND_ROWS FROM_BASE64 FROM_DAYS FROM_UNIXTIME GET_FORMAT GREATEST GROUP_CONCAT HEX
+    HOUR IF IFNULL INET6_ATON INET6_NTOA INET_ATON INET_NTOA INSERT INSTR ISNULL JSON_ARRAY
+    JSON_ARRAYAGG JSON_ARRAY_APPEND JSON_CONTAINS JSON_DEPTH JSON_EXTRACT JSON_INSERT JSON_KEYS
+    JSON_LENGTH JSON_MERGE JSON_MERGE_PATCH JSON_MERGE_PRESERVE JSON_OBJECT JSON_OBJECTAGG
+    JSON_QUOTE JSON_REMOVE JSON_REPLACE JSON_SEARCH JSON_SET JSON_TABLE JSON_TYPE JSON_UNQUOTE
+    JSON_VALID JSON_VALUE LAG LAST_DAY LAST_INSERT_ID LAST_VALUE LCASE LEAD LEAST LEFT LENGTH LN
+    LOCALTIME LOCALTIMESTAMP LOCATE LOG LOG10 LOG2 LOWER LPAD LTRIM MAKEDATE MAKETIME MAKE_SET
+    MAX MD5 MICROSECOND MID MIN MINUTE MONTH MONTHNAME NAME_CONST NOW NTH_VALUE NTILE NULLIF OCT
+    OCTET_LENGTH ORD PERCENT_RANK PERIOD_ADD PERIOD_DIFF PI POSITION POW POWER QUARTER QUOTE
+    RADIANS RAND RANDOM_BYTES RANK REGEXP_INSTR REGEXP_LIKE REGEXP_REPLACE REGEXP_SUBSTR REPEAT
+    REPLACE REVERSE RIGHT ROUND ROW_COUNT ROW_NUMBER RPAD RTRIM SCHEMA SECOND SEC_TO_TIME SHA
+    SHA1 SHA2 SIGN SIN SOUNDEX SPACE SQRT STD STDDEV STDDEV_POP STDDEV_SAMP STRCMP STR_TO_DATE
+    SUBDATE SUBSTR SUBSTRING SUBSTRING_INDEX SUBTIME SUM SYSDATE TAN TIMEDIFF TIMESTAMPADD
+    TIMESTAMPDIFF TIME_FORMAT TIME_TO_SEC TO_BASE64 TO_DAYS TO_SECONDS TRIM TRUNCATE UCASE
+    UNCOMPRESS UNHEX UNIX_TIMESTAMP UPPER USER UTC_DATE UTC_TIME UTC_TIMESTAMP UUID UUID_SHORT
+    VARIANCE VAR_POP VAR_SAMP VERSION WEEK WEEKDAY WEEKOFYEAR YEARWEEK
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedTables:
+    """What a statement may have changed besides the tables that it names.
+
+    ``objection``: why captured tables can't be ruled out; None if they can be. ``below``: the
+    captured tables whose rows foreign keys change with those of the tables that it names.
+    """
+
+    objection: str | None = None
+    below: tuple[TableName, ...] = ()
+
+
+class StatementReach:
+    """Of one log reader. Used by one thread.
+
+    Args:
+        url: of the server, to read the log ahead.
+        connected: gives an SQL connection.
+        captured: which tables are.
+        cascades: tell of tables that foreign keys change.
+    """
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        connected: Callable[[], Connection],
+        captured: CapturedTables,
+        *,
+        cascades: bool,
+    ) -> None:
+        self._url = url
+        self._connected = connected
+        self._captured = captured
+        self._cascades = cascades
+        self._tables: dict[TableName, TouchedTables] = {}
+        self._views: frozenset[TableName] | None = None
+        self._grants: Grants | None = None
+        self._end = 0  # of the log when it was searched for `_hiding`
+        self._hiding: list[tuple[int, Statement, bool]] = []
+
+    def note(self, seen: QuerySeen) -> None:
+        """Take a statement of the stream: what changes the catalogue has it read again."""
+        if seen.keyword in _CHANGES_CATALOGUE and seen.end > self._end:
+            self.forget()
+
+    def forget(self) -> None:
+        """Read the catalogue and the log again, e.g. as the stream begins elsewhere."""
+        self._tables.clear()
+        self._views = self._grants = None
+        self._end = 0
+        self._hiding = []
+
+    def of_statement(
+        self, seen: QuerySeen, named: Statement, permanent: Statement
+    ) -> TouchedTables:
+        """What a statement may have changed besides the tables that it names.
+
+        Args:
+            seen: the statement.
+            named: what it does to the tables that it names.
+            permanent: the same, but for temporary tables.
+        """
+        if self._databases_are_not_captured(seen) or self._emptied_by_restart(seen):
+            return TouchedTables()
+        if named.unclear:
+            return TouchedTables("which tables it writes can't be told from its text")
+        targets = [e.table for e in permanent.effects if e.effect in WRITES]
+        objection = self._calls(seen, named)
+        if objection is not None:
+            return TouchedTables(objection)
+        below: list[TableName] = []
+        for table in targets:
+            if table.namespace == _NO_TRIGGERS_IN:
+                continue
+            reach = self._tables.get(table)
+            if reach is None:
+                with translated(f"finding what writes of {table} change"):
+                    reach = self._tables[table] = self._read_table(table)
+                self._search(seen.position)
+            hidden = self._hidden(seen, table)
+            if reach.objection is not None or hidden is not None:
+                return TouchedTables(reach.objection or hidden)
+            below += reach.below
+        return TouchedTables(None, tuple(below))
+
+    def of_emptied_memory(self, table: TableName) -> tuple[TableName, ...]:
+        """All captured tables if this one is of the engine MEMORY, else none. Older versions of
+        MariaDB write a DELETE of all its rows after a restart, which looks as a session's does.
+        """
+        with translated(f"finding what a DELETE of {table} changed"):
+            rows = self._connected().rows(_ALL_TABLES)
+        engines = {TableName(str(schema), str(name)): engine for schema, name, engine in rows}
+        if str(engines.get(table)).upper() != "MEMORY":
+            return ()
+        return tuple(sorted(each for each in engines if each in self._captured))
+
+    # ------------------------------------------------------------------ by the log
+
+    def _databases_are_not_captured(self, seen: QuerySeen) -> bool:
+        return bool(seen.databases) and not any(map(self._captured.may_be_in, seen.databases or ()))
+
+    def _emptied_by_restart(self, seen: QuerySeen) -> bool:
+        """Is it what MySQL writes when it finds a MEMORY table empty after a restart? Of what a
+        session runs it would say which databases were used.
+        """
+        mysql = self._connected().flavor is Flavor.MYSQL
+        return mysql and seen.databases is None and _BY_SERVER.fullmatch(seen.sql) is not None
+
+    # ------------------------------------------------------------------ by the catalogue
+
+    def _read_table(self, table: TableName) -> TouchedTables:
+        sql = self._connected()
+        pair = (table.namespace, table.name)
+        row = sql.row(_TABLE, pair)
+        missing = self._granted().missing(["TRIGGER"], *pair)
+        if row is None and not missing:
+            return TouchedTables(f"{table} is not there any more")
+        if row is not None and str(row[0]) not in _BASE_TABLES:
+            return TouchedTables(f"{table} is a {str(row[0]).lower()}")
+        if missing:
+            grant = self._granted().statement(missing, *pair)
+            return TouchedTables(
+                f"whether {table} has triggers is hidden from this account ({grant})"
+            )
+        assert row is not None
+        engine = str(row[1]).upper()
+        if engine not in _ENGINES:
+            return TouchedTables(
+                f"{table} is of the engine {row[1]}, which changes rows of other tables"
+            )
+        triggers = sorted(str(name) for (name,) in sql.rows(_TRIGGERS, pair))
+        if triggers:
+            return TouchedTables(f"{table} has the trigger {triggers[0]}")
+        if not self._cascades:
+            return TouchedTables()
+        graph = CascadeGraph(tuple(all_cascades(sql, logged_too=True)))
+        below = sorted(graph.below(table, deleted=True, updated=True))
+        return TouchedTables(None, tuple(child for child in below if child in self._captured))
+
+    def _calls(self, seen: QuerySeen, named: Statement) -> str | None:
+        """Why what the statement reads may call a stored function, which may write any table."""
+        words = list(tokens(seen.sql, seen.sql_mode))
+        called = _first_call(words, _spellings(named))
+        if called is not None:
+            return f"{called} may be a stored function that writes"
+        if not any(token.kind == "word" and token.upper in _READS for token in words):
+            return None
+        names = {token.text for token in words if token.kind in ("word", "name")}
+        if self._captured.fold:
+            names |= {name.lower() for name in names}
+        qualified = any(token.text == "." for token in words)
+        database = None if qualified or not seen.database else seen.database
+        missing = self._granted().missing(["SELECT"], database)
+        if missing:
+            return "which views it reads is hidden from this account"
+        if self._views is None:
+            with translated("reading which views there are"):
+                rows = self._connected().rows(_VIEWS)
+            self._views = frozenset(
+                TableName(str(schema), str(name))
+                for schema, name in rows
+                if str(schema) not in ("sys", "information_schema", "performance_schema")
+            )
+            self._search(seen.position)
+        for view in sorted(self._views):
+            if view.name in names and database in (None, view.namespace):
+                return f"it may read the view {view}, which may call a stored function"
+        return self._hidden(seen, None)
+
+    def _granted(self) -> Grants:
+        if self._grants is None:
+            with translated("reading what the account may do"):
+                self._grants = Grants.of(self._connected())
+        return self._grants
+
+    # ------------------------------------------------------------------ from then to now
+
+    def _hidden(self, seen: QuerySeen, table: TableName | None) -> str | None:
+        """Why the catalogue may have been another when the statement ran."""
+        for at, statement, hides in self._hiding:
+            if at > seen.end and (
+                hides
+                or statement.database is not None
+                or (table is not None and statement.reshapes(table))
+            ):
+                return "tables, views, triggers or stored functions were changed since"
+        return None
+
+    def _search(self, position: int) -> None:
+        """Search the log from ``position`` to its end of now, after the catalogue was read."""
+        with translated("reading the log ahead of a statement"):
+            sql = self._connected()
+            files, self._end = log_files(sql), log_end(sql).position
+        self._hiding = []
+        if self._end > position:
+            for _, part in read_part(self._url, files, position, self._end):
+                for at, _, query in queries(part):
+                    self._note_ahead(at, query.text(), query.database, query.status.sql_mode)
+
+    def _note_ahead(self, at: int, sql: str, database: str, sql_mode: int) -> None:
+        keyword, _ = first_words(sql)
+        if keyword not in ("DROP", "ALTER", "RENAME", "CREATE"):
+            return
+        statement = read_statement(sql, database, fold=self._captured.fold, sql_mode=sql_mode)
+        replaces = keyword != "CREATE" or _REPLACES.search(sql) is not None
+        hides = replaces and _HIDES.search(sql) is not None
+        if hides or statement.effects or statement.database is not None:
+            self._hiding.append((at, statement, hides))
+
+
+def _first_call(words: list[Token], written: set[str]) -> str | None:
+    """The first name before a bracket that is none of the written table, nor known."""
+    for at, (token, following) in enumerate(pairwise(words)):
+        if following.text != "(" or following.kind != "mark" or token.kind not in ("word", "name"):
+            continue
+        qualified = at > 0 and words[at - 1].text == "."
+        if token.kind == "word" and token.upper in _NOT_STORED and not qualified:
+            continue
+        begin = at - 2 if qualified else at
+        names_table = begin > 0 and words[begin - 1].upper in _BEFORE_TABLE
+        if not (names_table and token.text.lower() in written):  # INSERT INTO t (columns)
+            return token.text
+    return None
+
+
+def _spellings(statement: Statement) -> set[str]:
+    """The names of its tables, in lower case."""
+    return {effect.table.name.lower() for effect in statement.effects}

@@ -1,0 +1,270 @@
+"""Statements that stand in the log instead of rows, and what they may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+
+from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
+from tidelog.errors import SourceError
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., LogCapture]
+Session = Any  # PyMySQL's connection
+
+
+def run(session: Session, *statements: str) -> None:
+    with session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@dataclass(frozen=True)
+class Databases:
+    """Two of one server: ``app`` has the captured tables t and u."""
+
+    app: str
+    other: str
+
+
+@pytest.fixture
+def databases(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Session
+) -> Iterator[Databases]:
+    found = Databases(mysql_family_database, f"{mysql_family_database}_other")
+    app, other = found.app, found.other
+    run(
+        sql,
+        f"CREATE DATABASE {other}",
+        "CREATE TABLE t (a INT PRIMARY KEY)",
+        "CREATE TABLE u (a INT PRIMARY KEY)",
+        "CREATE TABLE loose (a INT PRIMARY KEY)",
+        f"CREATE TABLE {other}.plain (a INT PRIMARY KEY, b VARCHAR(40))",
+        f"CREATE TABLE {other}.firing (a INT PRIMARY KEY)",
+        f"CREATE TRIGGER {other}.fires AFTER INSERT ON {other}.firing FOR EACH ROW "
+        f"INSERT INTO {app}.t VALUES (NEW.a)",
+        "CREATE TRIGGER t_gone AFTER DELETE ON t FOR EACH ROW INSERT INTO u VALUES (OLD.a)",
+        f"CREATE VIEW {other}.v AS SELECT a FROM {app}.u",
+        f"CREATE TABLE {other}.m (a INT) ENGINE = MyISAM",
+        f"CREATE FUNCTION {other}.writes(x INT) RETURNS INT DETERMINISTIC MODIFIES SQL DATA "
+        f"BEGIN INSERT INTO {app}.u VALUES (x); RETURN x; END",
+        f"CREATE VIEW {other}.calls AS SELECT {other}.writes(7) AS a, 'x' AS b",
+        "INSERT INTO t VALUES (1), (2)",
+        "INSERT INTO loose VALUES (1), (2)",
+        "INSERT INTO u VALUES (50)",
+    )
+    yield found
+    run(sql, f"DROP DATABASE {other}")
+
+
+ENDS = {
+    "a trigger writes a captured table": ("INSERT INTO {other}.firing VALUES (8)",),
+    "an INSERT through a view": ("INSERT INTO {other}.v VALUES (9)",),
+    "an UPDATE through a view": ("UPDATE {other}.v SET a = 51 WHERE a = 50",),
+    "a DELETE through a view": ("DELETE FROM {other}.v WHERE a = 50",),
+    "a DELETE of all rows of a view": ("DELETE FROM {other}.v",),
+    "a DELETE of all rows that a trigger follows": ("DELETE FROM t",),
+    "a stored function": ("INSERT INTO {other}.plain (a) VALUES ({other}.writes(3))",),
+    "a stored function without a table": ("DO {other}.writes(4)",),
+    "a stored function by its view": ("INSERT INTO {other}.plain SELECT a, b FROM {other}.calls",),
+    "several tables": (
+        "INSERT INTO {other}.plain VALUES (1, 'x')",
+        "UPDATE {other}.plain p, u SET u.a = 99, p.b = 'y' WHERE p.a = 1",
+    ),
+    "another default database": ("USE {other}", "INSERT INTO {app}.u VALUES (11)"),
+    "a temporary table filled by a stored function": (
+        "CREATE TEMPORARY TABLE s (a INT)",
+        "INSERT INTO s VALUES ({other}.writes(6))",
+    ),
+    "a trigger that was dropped since": (
+        "INSERT INTO {other}.firing VALUES (8)",
+        "DROP TRIGGER {other}.fires",
+    ),
+}
+
+
+# MySQL refuses these.
+ENDS_ON_MARIADB = {
+    "a table of a query with a stored function": (
+        "CREATE TABLE {other}.s AS SELECT {other}.writes(5) AS a",
+    ),
+    "a temporary table of such a query": (
+        "CREATE TEMPORARY TABLE s AS SELECT {other}.writes(5) AS a",
+    ),
+}
+AGAIN = (
+    "SET SESSION binlog_format = ROW",
+    "USE {app}",
+    "DROP TEMPORARY TABLE IF EXISTS s",
+    "TRUNCATE t",
+    "TRUNCATE u",
+    "INSERT INTO t VALUES (1), (2)",
+    "INSERT INTO u VALUES (50)",
+    "TRUNCATE {other}.firing",
+    "TRUNCATE {other}.plain",
+)
+
+
+@pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
+def test_a_statement_that_may_have_changed_captured_tables_ends_capture(
+    make_capture: Make, sql: Session, databases: Databases, form: str
+) -> None:
+    """Unless the server logged the rows, as it does in MIXED where it must."""
+    names = {"app": databases.app, "other": databases.other}
+    mariadb = make_capture().server.flavour == "mariadb"
+    failed = []
+    for case, statements in ((ENDS_ON_MARIADB if mariadb else {}) | ENDS).items():
+        run(sql, *(statement.format(**names) for statement in AGAIN))
+        capture = make_capture()
+        capture.start()
+        before = rows_of(sql, databases)
+        run(sql, f"SET SESSION binlog_format = {form}")
+        run(sql, *(statement.format(**names) for statement in statements))
+        assert rows_of(sql, databases) != before, case
+        try:
+            capture.catch_up()
+        except SourceError as error:
+            if "as a statement, not as rows" not in str(error):
+                failed.append(f"{case}: {error}")
+        else:
+            logged = form == "MIXED" and {row.kind for row in capture.rows} <= {"I", "U", "D"}
+            if not (logged and capture.rows):
+                failed.append(f"{case}: {capture.rows}")
+        capture.reader.close()
+    assert not failed
+
+
+def rows_of(sql: Session, databases: Databases) -> list[Any]:
+    with sql.cursor() as cursor:
+        cursor.execute(
+            f"SELECT 't', a FROM {databases.app}.t UNION ALL SELECT 'u', a FROM {databases.app}.u"
+        )
+        return sorted(cursor.fetchall())
+
+
+HARMLESS = {
+    "values": "INSERT INTO {other}.plain (a, b) VALUES (1, CONCAT('x', NOW()))",
+    "other tables' rows": "REPLACE INTO {other}.plain SELECT a, 'x' FROM {app}.t",
+    "an update": "UPDATE {other}.plain SET b = UPPER(b) WHERE a IN (1, 2)",
+    "a delete": "DELETE FROM {other}.plain",
+    "the same database": "INSERT INTO loose VALUES (7)",
+    "a delete of all in the same database": "DELETE FROM loose",
+}
+
+
+def test_statements_that_can_have_changed_no_captured_table_are_passed_over(
+    make_capture: Make, sql: Session, databases: Databases
+) -> None:
+    capture = make_capture(tables=(f"{databases.app}.t", f"{databases.app}.u"))
+    capture.start()
+    run(sql, "SET SESSION binlog_format = STATEMENT")
+    names = {"app": databases.app, "other": databases.other}
+    run(sql, *(statement.format(**names) for statement in HARMLESS.values()))
+    run(sql, "SET SESSION binlog_format = ROW", "INSERT INTO t VALUES (5)")
+    capture.catch_up()
+    assert [(row.kind, row.new) for row in capture.rows] == [("I", {"a": 5})]
+    assert not capture.unlogged
+
+
+def test_an_account_that_sees_no_triggers_is_told_the_grant(
+    make_capture: Make, sql: Session, databases: Databases, mysql_family: MySqlFamilyServer
+) -> None:
+    """MySQL's log says which databases a statement used, so none is needed there."""
+    user = f"few_{databases.app}"
+    rights = ["REPLICATION SLAVE", "REPLICATION CLIENT"]
+    url = mysql_family.create_user(user, "x", privileges=rights)
+    run(sql, f"GRANT SELECT ON {databases.app}.* TO {user}")
+    capture = make_capture(url=url)
+    capture.start()
+    run(sql, "SET SESSION binlog_format = STATEMENT")
+    run(sql, f"INSERT INTO {databases.other}.plain VALUES (1, 'x')")
+    try:
+        if mysql_family.flavour == "mysql":
+            capture.catch_up()
+        else:
+            with pytest.raises(SourceError, match=r"GRANT TRIGGER ON .*plain"):
+                capture.catch_up()
+    finally:
+        run(sql, f"DROP USER {user}")
+
+
+@pytest.mark.parametrize("rolled_back", [True, False])
+def test_a_delete_of_all_rows_as_a_statement_has_the_table_dumped(
+    make_capture: Make, sql: Session, databases: Databases, rolled_back: bool
+) -> None:
+    """It may have been rolled back to a savepoint, and is in the log all the same (MariaDB, and
+    MySQL without GTIDs).
+    """
+    capture = make_capture()
+    mixes = capture.server.flavour == "mariadb"
+    if rolled_back and not mixes:
+        pytest.skip("MySQL with GTIDs refuses transactions of tables with and without them")
+    capture.start()
+    run(
+        sql,
+        "SET SESSION binlog_format = STATEMENT",
+        "BEGIN",
+        "SAVEPOINT s",
+        "DELETE FROM loose",
+        *([f"INSERT INTO {databases.other}.m VALUES (2)"] if mixes else []),
+        *(["ROLLBACK TO s"] if rolled_back else []),
+        "COMMIT",
+        "SET SESSION binlog_format = ROW",
+        "INSERT INTO loose VALUES (9)",
+    )
+    capture.catch_up()
+    assert [row.kind for row in capture.rows] == ["I"]
+    assert {event.table.name for event in capture.unlogged} == {"loose"}
+    with sql.cursor() as cursor:
+        assert cursor.execute("SELECT a FROM loose") == (3 if rolled_back else 1)
+
+
+def test_a_foreign_keys_child_is_dumped_with_a_statement_of_its_parent(
+    make_capture: Make, sql: Session, databases: Databases
+) -> None:
+    run(
+        sql,
+        f"CREATE TABLE child (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
+        f"{databases.other}.plain (a) ON DELETE CASCADE)",
+        f"INSERT INTO {databases.other}.plain VALUES (1, 'x')",
+        "INSERT INTO child VALUES (1, 1)",
+    )
+    capture = make_capture()
+    capture.start()
+    run(
+        sql,
+        "SET SESSION binlog_format = STATEMENT",
+        f"DELETE FROM {databases.other}.plain WHERE a = 1",
+    )
+    capture.catch_up()
+    assert {event.table.name for event in capture.unlogged} == {"child"}
+    run(sql, "DROP TABLE child")
+
+
+def test_memory_tables_that_mysql_empties_at_a_restart_do_not_end_capture() -> None:
+    """The server itself writes a DELETE of each; the account sees no triggers of theirs."""
+    with MySqlServer() as server:
+        for database in ("app", "other"):
+            server.create_database(database)
+            server.execute(f"CREATE TABLE {database}.mem (a INT PRIMARY KEY) ENGINE = MEMORY")
+        url = server.create_user("few", "x", privileges=["REPLICATION SLAVE", "REPLICATION CLIENT"])
+        server.execute("GRANT SELECT ON app.* TO few")
+        capture = LogCapture(server, ("app.*",), url=url)
+        capture.start()
+        server.execute("INSERT INTO app.mem VALUES (1)")
+        capture.catch_up()
+        begin = capture.resumes[-1]
+        capture.reader.close()
+        server.restart()
+        server.execute("SELECT * FROM app.mem, other.mem")
+        again = LogCapture(server, ("app.*",), url=url, schemas=capture.schemas)
+        again.start(begin)
+        again.catch_up()
+        again.reader.close()
+    assert [str(event.table) for event in again.unlogged] == ["app.mem"]
+    assert not again.rows

@@ -79,7 +79,7 @@ test-spark: venv ## Tests that start Spark, in two processes
 test-newcomer: venv ## Tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven
 	tools/run_each.sh test-newcomer-fast test-newcomer-spark
 
-# tests/unit and tests/property start no such server; to collect them takes each process long.
+# These start no such server (tests/mysql_family.py); to collect them takes each process long.
 NEWCOMER := --ignore=tests/unit --ignore=tests/property
 
 test-newcomer-fast: venv

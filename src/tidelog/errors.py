@@ -28,6 +28,7 @@
      │    ├── ForeignSegmentError                                                   stop, exit 1
      │    ├── AppendRaceLostError  another writer owns the tail                     restart
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
+     │    ├── OffsetAheadError  a reader has read what the log does not hold any more  stop, exit 1
      │    └── StorageError     disk full, I/O error, object store away              retry
      │         ├── OutcomeUnknownError  no answer to a put: it may happen still     retry
      │         └── AccessRefusedError  wrong credentials or no bucket; also a StateError
@@ -207,6 +208,12 @@ class AppendRaceLostError(EventLogError):
 
 class OffsetGoneError(EventLogError):
     """Retention has removed the offset that was asked for."""
+
+
+class OffsetAheadError(EventLogError):
+    """A reader has read beyond where the event log ends, or ended when it was restored: the records
+    that come now are not the ones that it has read.
+    """
 
 
 class StorageError(EventLogError):

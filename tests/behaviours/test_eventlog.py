@@ -386,7 +386,7 @@ def test_what_was_read_ahead_is_the_log_as_well(writer, log, place):
 
 
 def test_beyond_the_end_is_an_error_not_an_empty_answer(writer, log):
-    with pytest.raises(EventLogError, match=r"offset 99 .* ends at 1"):
+    with pytest.raises(EventLogError, match=r"offset 99, .* ends at 1"):
         log.segments(0, 99)
     with pytest.raises(EventLogError, match="ends at 1"):
         log.segments(99)

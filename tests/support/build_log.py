@@ -29,11 +29,16 @@ class BuiltLog:
     """
 
     def __init__(
-        self, path: Path | str, *, start_offset: int = 0, source: SourceId = SOURCE
+        self,
+        path: Path | str,
+        *,
+        start_offset: int = 0,
+        source: SourceId = SOURCE,
+        position: int = 1000,
     ) -> None:
         self.path = str(path)
         self.writer = EventLogWriter.create(path, source, 1, start_offset=start_offset)
-        self._position = 1000
+        self._position = position
         self._ordinal = 0
         self._kinds: list[int] = []
         self._ids: list[int] = []

@@ -236,6 +236,7 @@ def log_lines(
         raise UsageError("--from: an offset is not negative")
     if offset > (end := log.latest_offset(durable=False)):
         raise UsageError(f"--from: the event log ends at offset {end}, before {offset}")
+    log.check_place(offset)
     if tail is not None:
         end = log.latest_offset(durable=False)
         last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
@@ -248,6 +249,8 @@ def log_lines(
         if end > offset:
             yield from lines(log, path, offset, end, table, dumps=dumps)
             offset = end
+        elif end < offset:
+            log.check_place(offset)
         if not follow:
             return
         time.sleep(0.1)

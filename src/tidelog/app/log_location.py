@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.databases import of_one_database
+from tidelog.errors import SegmentCorruptError
+from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.log_files import LOG_FILE
+from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options
 from tidelog.model.log_places import is_url
 from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
 
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 
@@ -44,6 +50,30 @@ def which_copy(place: str) -> str:
             return ""
         known = f"{status.st_ino} {status.st_ctime_ns}"
     return hashlib.sha256(known.encode()).hexdigest()[:6]
+
+
+def seen_offset(state: StateStore, log: EventLog) -> int:
+    """Below it, offsets of the log were issued, as state and consumers know; both may be older than
+    the log, or restored with it.
+
+    Says so where the log ends before: it was restored alone, or lost its end.
+    """
+    status = state.get(STATUS_KEY)
+    known = [0] if status is None else [int(status.value["capture"]["next_offset"])]
+    try:
+        known += [each.offset for each in Consumers(log.storage).all()]
+    except SegmentCorruptError as error:
+        logger.warning("how far consumers have read is not known: %s", error)
+    seen, tail = max(known), log.newest()
+    if tail is not None and seen > tail.next:
+        logger.warning(
+            "the event log ends at offset %d, but offsets up to %d were issued: it was put back to "
+            "an earlier state, or lost its end. Its next offsets begin above all that were issued; "
+            "whoever has read beyond its end is told so (docs/how-to/restore.md)",
+            tail.next,
+            seen,
+        )
+    return seen
 
 
 def start_offset(state: StateStore) -> int:

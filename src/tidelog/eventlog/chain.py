@@ -7,6 +7,7 @@ a file counts only if a successor names it by (name, epoch, nonce). ``chain.json
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -39,6 +40,7 @@ from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage.port import Storage, Tag
 
 _WALK_ATTEMPTS: Final = 20
+_STANDS_EVERY_S: Final = 10.0  # where a look at the newest segment is a request that is paid
 _PROBE_AT_MOST: Final = 16  # new segments, one after the other: each takes two requests
 
 
@@ -98,6 +100,7 @@ class ChainReader:
         self._log_tag = storage.tag(LOG_FILE)
         self._cache: dict[str, tuple[Tag, SegmentMeta]] = {}
         self._chain: Chain | None = None
+        self._stood_at = -math.inf
         self._lock = threading.Lock()
 
     def another(self) -> ChainReader:
@@ -215,9 +218,19 @@ class ChainReader:
         """The chain with what was appended since; None: it has to be walked."""
         extended = self._extended(chain)
         # Read after the probes: a stray under a freed name is always younger than this.
-        if extended is not None and self.storage.tag(CHAIN_FILE) == extended.state_tag:
-            return extended
-        return None
+        if extended is None or self.storage.tag(CHAIN_FILE) != extended.state_tag:
+            return None
+        if extended is chain and self._went_back(chain):
+            return None
+        return extended
+
+    def _went_back(self, chain: Chain) -> bool:
+        """Was an older state of the storage put back? Nothing would ever follow what is known."""
+        now = time.monotonic()
+        if self.storage.parallel > 1 and now - self._stood_at < _STANDS_EVERY_S:
+            return False
+        self._stood_at = now
+        return not self._stands(chain)
 
     def _extended(self, chain: Chain) -> Chain | None:
         tail = chain.segments[-1]

@@ -95,6 +95,8 @@ class SegmentMeta:
         rows_by_table, rows_by_schema: records by table name and by schema id (0: control).
         chunks: the chunks inside, in order.
         merged: of a rolled-up segment: the segments it replaced.
+        unused: ranges ``[first, next)`` of offsets that no record here has, but that an event log
+            which this one was restored from may have issued (docs/adr/0034).
     """
 
     kind: str
@@ -118,6 +120,7 @@ class SegmentMeta:
     chunks: tuple[ChunkMeta, ...]
     created_ms: int
     merged: tuple[Identity, ...] = ()
+    unused: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -156,6 +159,8 @@ class SegmentMeta:
             "chunks": [chunk.to_json() for chunk in self.chunks],
             "created_ms": self.created_ms,
         }
+        if self.unused:
+            data["unused"] = [list(each) for each in self.unused]
         if self.merged:
             # Many segments, few writers: first offsets grouped by (epoch, nonce).
             groups: dict[tuple[int, str], list[int]] = {}
@@ -200,4 +205,5 @@ class SegmentMeta:
                 for epoch, nonce, firsts in data.get("merged", ())
                 for first in firsts
             ),
+            unused=tuple((first, following) for first, following in data.get("unused", ())),
         )

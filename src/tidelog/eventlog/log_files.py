@@ -7,7 +7,13 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tidelog.errors import EventLogError, ForeignSegmentError, SegmentCorruptError, StorageError
+from tidelog.errors import (
+    EventLogError,
+    ForeignSegmentError,
+    SegmentCorruptError,
+    SourceChangedError,
+    StorageError,
+)
 from tidelog.eventlog.layout import FORMAT, is_segment_name
 from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage.port import Storage, Tag
@@ -93,6 +99,16 @@ def load_log(storage: Storage) -> LogInfo:
         raise SegmentCorruptError(
             f"{storage!r} {LOG_FILE} is torn or was altered{_why(error)}. Restore it from a backup."
         ) from error
+
+
+def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
+    """Raises SourceChangedError if ``theirs``, which the log was captured from, is another one."""
+    if (ours.kind, ours.system, ours.database) != (theirs.kind, theirs.system, theirs.database):
+        raise SourceChangedError(
+            f"{storage!r} was captured from {theirs.kind} system {theirs.system} database "
+            f"{theirs.database}, the source now is {ours.kind} system {ours.system} database "
+            f"{ours.database}. Point the source at the old server, or use a new log directory."
+        )
 
 
 def load_state(storage: Storage, info: LogInfo) -> ChainState:

@@ -319,4 +319,5 @@ def _merged(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
         payload_bytes=sum(segment.payload_bytes for segment in run),
         chunks=tuple(chunk for segment in run for chunk in segment.chunks),
         merged=tuple(segment.identity for segment in run),
+        unused=tuple(each for segment in run for each in segment.unused),
     )

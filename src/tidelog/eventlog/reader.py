@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import EventLogError, OffsetGoneError
+from tidelog.eventlog import restored
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.log_files import LOG_FILE, load_log
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import SegmentFile
+from tidelog.eventlog.segments import SegmentFile, narrowed
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
 from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
@@ -148,10 +149,9 @@ class EventLog:
 
         Raises:
             OffsetGoneError: ``start`` is below the head.
-            EventLogError: ``end`` is beyond the end of the log.
+            OffsetAheadError: who has read so far has read what is not in the log.
         """
-        chain = self.chain()
-        self._check_range(chain, start, end)
+        chain = self._check_range(self.chain(), start, end)
         end = chain.next if end is None else end
         return [
             SegmentRef(
@@ -240,7 +240,7 @@ class EventLog:
             if there and not chosen:
                 continue
             for batch in segment.batches():
-                batch = _narrowed(batch, start, end, None if chosen == there else chosen)
+                batch = narrowed(batch, start, end, None if chosen == there else chosen)
                 if batch.num_rows:
                     yield batch if columns is None else batch.select(list(columns))
 
@@ -319,19 +319,29 @@ class EventLog:
     def _is_of(self, schema_id: int, tables: Collection[str]) -> bool:
         return str(self.schemas.get(schema_id).table) in tables
 
-    def _check_range(self, chain: Chain, start: int, end: int | None) -> None:
+    def check_place(self, *offsets: int) -> None:
+        """For who has read up to one of these. Raises OffsetAheadError if this log does not hold
+        what it has read: an older copy of the log was put back, or its end was lost.
+        """
+        restored.check_place(self._reader, offsets)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Of the log, so many lie between these offsets."""
+        return max(0, end - start - restored.offsets_left_out(self.chain(), start, end))
+
+    def _check_range(self, chain: Chain, start: int, end: int | None) -> Chain:
+        """The chain as it is then: it may have grown."""
         if start < chain.head:
             raise OffsetGoneError(
                 f"{self.storage!r}: offset {start} was asked for, but retention removed everything "
                 f"before {chain.head}. Rebuild this consumer from a new dump, and register it or "
                 "raise log.retention so that it does not happen again."
             )
-        if max(start, end or 0) > chain.next:
-            raise EventLogError(
-                f"{self.storage!r}: offset {max(start, end or 0)} was asked for, but the log ends "
-                f"at {chain.next}. Its newest segments were lost or the log was replaced; this "
-                "consumer is ahead of it and needs a new dump."
-            )
+        asked = (start,) if end is None else (start, end)
+        if any(restored.parted_at(chain, offset) is not None for offset in asked):
+            self.check_place(*asked)
+            return self.chain()
+        return chain
 
     def _open(
         self, ref: SegmentRef, start: int, end: int, columns: Collection[str] | None
@@ -351,8 +361,7 @@ class EventLog:
             # Damaged: if it is on the chain, the walk below says so; if not, it does not matter.
             pass
         for _ in range(_RESOLVE_ATTEMPTS):
-            chain = self._reader.walk()
-            self._check_range(chain, start, end)
+            chain = self._check_range(self._reader.walk(), start, end)
             files = []
             try:
                 for meta in chain.between(start, end):
@@ -371,18 +380,3 @@ def _projection(columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return RECORD_SCHEMA
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
-
-
-def _narrowed(
-    batch: pa.RecordBatch, start: int, end: int, schema_ids: frozenset[int] | None
-) -> pa.RecordBatch:
-    batch = batch.replace_schema_metadata(None)
-    offsets = batch.column("offset").to_numpy()
-    low, high = np.searchsorted(offsets, (start, end)).tolist()
-    if high - low < batch.num_rows:
-        batch = batch.slice(low, high - low)
-    if schema_ids is not None:
-        mask = np.isin(batch.column("schema_id").to_numpy(), np.array(sorted(schema_ids), np.int32))
-        if not mask.all():
-            batch = batch.filter(pa.array(mask))
-    return batch

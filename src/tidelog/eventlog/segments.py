@@ -226,3 +226,19 @@ class SegmentFile:
             f"{self._where} is damaged: {what}. Restore the file from a backup or a replica; "
             "without one, recreate the event log with a new dump. It is never skipped silently."
         )
+
+
+def narrowed(
+    batch: pa.RecordBatch, start: int, end: int, schema_ids: frozenset[int] | None
+) -> pa.RecordBatch:
+    """The records in ``[start, end)``, of these schemas alone; None: of all."""
+    batch = batch.replace_schema_metadata(None)
+    offsets = batch.column("offset").to_numpy()
+    low, high = np.searchsorted(offsets, (start, end)).tolist()
+    if high - low < batch.num_rows:
+        batch = batch.slice(low, high - low)
+    if schema_ids is not None:
+        mask = np.isin(batch.column("schema_id").to_numpy(), np.array(sorted(schema_ids), np.int32))
+        if not mask.all():
+            batch = batch.filter(pa.array(mask))
+    return batch

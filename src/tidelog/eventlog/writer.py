@@ -18,13 +18,13 @@ from tidelog.errors import (
     EventLogError,
     LeaseLostError,
     OutcomeUnknownError,
-    SourceChangedError,
     StorageError,
 )
 from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
-from tidelog.eventlog.log_files import CHAIN_FILE, create_log, load_log
+from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
 from tidelog.eventlog.record_counts import RecordCounts
+from tidelog.eventlog.restored import first_offset_after
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at
@@ -56,8 +56,11 @@ class EventLogWriter:
         check_lease: Guard | None = None,
         schemas: SchemaRegistry | None = None,
         chain: ChainReader | None = None,
+        seen: int | None = None,
     ) -> None:
-        """Take the tail over: see `open`. ``chain``: for this alone, of who knows the log."""
+        """Take the tail over: see `open`. ``chain``: for this alone, of who knows the log.
+        ``seen``: see `tidelog.eventlog.restored.first_offset_after`; None: begin at the tail.
+        """
         self.storage = storage
         self.info = load_log(storage) if chain is None else chain.info
         self.source = source
@@ -66,11 +69,12 @@ class EventLogWriter:
         self.schemas: SchemaRegistry = SchemaStore(storage) if schemas is None else schemas
         self._check_lease = check_lease
         self._chain = ChainReader(storage, self.info) if chain is None else chain
+        self._seen = seen
         self._closed: EventLogError | LeaseLostError | None = None
         self._tables: dict[int, str] = {}
         self._tail: SegmentMeta | None = None
         self._state_tag: Tag | None = None
-        self._check_source(self.info.source)
+        check_source(storage, source, self.info.source)
         if check_lease is not None:
             check_lease()
         self._check_epoch(self._chain.tail())
@@ -213,14 +217,15 @@ class EventLogWriter:
             self._state_tag = self.storage.tag(CHAIN_FILE)
             tail = self._chain.tail()
             if tail is not None:
-                self._check_source(tail.source)
+                check_source(self.storage, self.source, tail.source)
                 self._check_epoch(tail)
                 # What stands before our first append must not vanish under it.
                 self.storage.make_durable(tail.name)
             self._tail = tail
             failpoints.hit("writer.before_fence")
             try:
-                self._append("fence", [], None if tail is None else tail.resume)
+                upto = 0 if tail is None else first_offset_after(tail, self._seen)
+                self._append("fence", [], None if tail is None else tail.resume, upto=upto)
                 return
             except AppendRaceLostError:
                 # The old leader's last segment came first: it counts; fence after it.
@@ -236,6 +241,7 @@ class EventLogWriter:
         batches: Sequence[LogBatch],
         resume: Resume | None,
         chunks: tuple[ChunkMeta, ...] = (),
+        upto: int = 0,
     ) -> SegmentMeta:
         if self._closed is not None:
             raise self._closed
@@ -243,7 +249,9 @@ class EventLogWriter:
         self._check_resume(before, resume)
         first = self.info.start_offset if before is None else before.next
         records, following = to_record_batches(batches, first)
-        meta = self._describe(kind, records, resume, chunks, first, max(following, first + 1))
+        meta = self._describe(kind, records, resume, chunks, first, max(following, first + 1, upto))
+        if upto > first:
+            meta = replace(meta, unused=((first, upto),))
         self._put(meta, encode(meta, records))
         try:
             self._check_on_chain(meta)
@@ -380,15 +388,6 @@ class EventLogWriter:
                 f"segment {tail.name} was written under epoch {tail.epoch}, our lease has "
                 f"epoch {self.epoch}: a newer leader exists. If the state store was "
                 f"recreated, start its election above epoch {tail.epoch}."
-            )
-
-    def _check_source(self, stored: SourceId) -> None:
-        ours, theirs = self.source, stored
-        if (ours.kind, ours.system, ours.database) != (theirs.kind, theirs.system, theirs.database):
-            raise SourceChangedError(
-                f"{self.storage!r} was captured from {theirs.kind} system {theirs.system} database "
-                f"{theirs.database}, the source now is {ours.kind} system {ours.system} database "
-                f"{ours.database}. Point the source at the old server, or use a new log directory."
             )
 
     def _table(self, schema_id: int) -> str:

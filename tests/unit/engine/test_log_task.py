@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.build_log import BuiltLog
+from tests.support.build_log import SOURCE, BuiltLog
 from tests.support.engines import (
     COLUMNS,
     Gates,
@@ -23,7 +24,9 @@ from tidelog.app.async_engine import log_task
 from tidelog.app.async_engine.log_task import LogTask, StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
-from tidelog.errors import EventLogError, StorageError
+from tidelog.errors import EventLogError, OffsetAheadError, StorageError
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.writer import EventLogWriter
 
 
 def started(path: Path, **options: Any) -> LogTask:
@@ -147,6 +150,39 @@ def test_an_offset_of_another_log_is_refused(tmp_path: Path) -> None:
     book.stored = StoredOffset("another", 2)
     with pytest.raises(EventLogError, match="it was recreated"):
         started(tmp_path, offsets=book)
+
+
+def test_a_task_ahead_of_a_restored_log_is_told_and_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.eventlog.restored._LATE_LISTING_S", 0.1)
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    built = orders_log(log, range(3))
+    end = built.writer.next_offset
+    shutil.copytree(log, copy)
+    built.insert(built.table("public.orders", COLUMNS), "3", "lost")
+    built.flush()
+    book = Book()
+    task = started(log, offsets=book)
+    assert ids_of(task) == list(range(4))
+    ahead = built.writer.next_offset
+    book.stored = StoredOffset(built.log.generation, ahead)
+    said = rf"at offset {ahead}, .* at {end}: .*restore\.md"
+    shutil.rmtree(log)
+    shutil.copytree(copy, log)
+    with pytest.raises(OffsetAheadError, match=said):
+        task.poll(0.0)
+    leader = EventLogWriter(storage_at(log), SOURCE, 1, seen=0)
+    again = BuiltLog(log, position=2000)  # a leader after that one
+    for number in range(4, 30):
+        again.insert(again.table("public.orders", COLUMNS), str(number), "x")
+    again.flush()
+    assert again.writer.next_offset > leader.next_offset > ahead
+    for refused in (lambda: task.poll(0.0), lambda: started(log, offsets=book)):
+        with pytest.raises(OffsetAheadError, match=said):
+            refused()
+    book.stored = StoredOffset(built.log.generation, end)  # as the message says
+    assert ids_of(started(log, offsets=book)) == list(range(4, 30))
 
 
 def test_a_transaction_is_not_skipped_in_its_middle(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ class LogTask:
                 self._reading = _records(log, self._next, end)
                 self._until = end
                 break
+            if end < self._next:
+                log.check_place(self._next)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(self._look_s)

@@ -20,7 +20,7 @@ from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.first_look import look_first, patiently
-from tidelog.app.log_location import log_place, start_offset
+from tidelog.app.log_location import log_place, seen_offset, start_offset
 from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_serving
 from tidelog.app.sources.kinds import source_kind
@@ -204,6 +204,7 @@ class Capture:
                 check_lease=keeper.check,
                 schemas=registry,
                 chain=log.chain_reader(),
+                seen=seen_offset(state, log),
             )
         else:
             writer = EventLogWriter.create(

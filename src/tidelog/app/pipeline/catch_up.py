@@ -38,7 +38,8 @@ def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dic
         copies: names of outputs whose tables a whole dump makes right, whatever they lack.
 
     Returns the outputs that stand before the log's head, and where they go on, as dumps make good
-    what they lack. Raises OffsetGoneError if there is one that can't.
+    what they lack. Raises OffsetGoneError if there is one that can't, OffsetAheadError if one has
+    read what the log does not hold.
     """
     name = config.pipeline.name
     found = Consumers(log.storage).find(name)
@@ -46,6 +47,7 @@ def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dic
     known = {} if found is None else found.outputs
     if not known and found is not None and found.offset > head:
         return {}  # noted by a version that did not tell outputs apart
+    log.check_place(*(known[output] for output in destinations(config) if output in known))
     behind = {name for name in destinations(config) if known.get(name, head) < head}
     for output in sorted(behind):
         if output not in copies:

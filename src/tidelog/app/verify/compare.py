@@ -217,11 +217,13 @@ class ComparedSource:
         end = self._covering(self._readers[0].position(), deadline)
         while end is not None:
             committed = copy.committed()
+            self.log.check_place(committed)
             if not self._records(copy.target.source, committed, end):
                 return True
             if committed > before:
                 deadline, before = time.monotonic() + self._patience_s, committed
-            self.tell(f"waits for the output: {format_bytes(end - committed)} of the log to go")
+            left = format_bytes(self.log.bytes_between(committed, end))
+            self.tell(f"waits for the output: {left} of the log to go")
             if time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)

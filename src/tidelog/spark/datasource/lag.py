@@ -61,7 +61,7 @@ def lag_at(
                     oldest = int(np.min(batch.column("commit_ts").to_numpy()))
     now = time.time() if now_s is None else now_s
     seconds = 0.0 if oldest is None else max(0.0, round(now - oldest / 1e6, 3))
-    return Lag(max(0, end - offset), records, seconds)
+    return Lag(log.bytes_between(offset, end), records, seconds)
 
 
 def lag_of(progress: Any) -> Lag | None:

@@ -122,7 +122,9 @@ def check_generation(log: EventLog, generation: str) -> None:
 
 
 def check_start(log: EventLog, start: int) -> None:
-    """Raises OffsetGoneError if retention removed ``start``."""
+    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log does not
+    hold what was read before it.
+    """
     head = log.head_offset
     if start < head:
         raise OffsetGoneError(
@@ -131,6 +133,7 @@ def check_start(log: EventLog, start: int) -> None:
             "(tidelog dump). To prevent it, let the pipeline register as a consumer, or raise "
             "log.retention."
         )
+    log.check_place(start)
 
 
 def admit(

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.errors import TidelogError
+from tidelog.errors import OffsetAheadError, TidelogError
 from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
 from tidelog.ports import Output, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
@@ -107,6 +109,7 @@ def run_pipeline(
         lost or threading.Event(),
         is_paused,
         book.takes_long,
+        partial(_check_place, log, destinations or {}),
     )
     streams = [
         OutputStream(
@@ -137,6 +140,21 @@ def _one_at_a_time(report: Callable[[QueryProgress], None]) -> Callable[[QueryPr
             report(progress)
 
     return locked
+
+
+def _check_place(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
+    """Raises OffsetAheadError if a destination holds more than the log: what comes from now on
+    would seem to be there.
+    """
+    known = destinations.get(output.name)
+    if known is None:
+        return
+    tables = [table for table in log.schemas.tables() if matches(known.tables, table)]
+    offsets = {offset for table in tables if (offset := output.committed(table)) is not None}
+    try:
+        log.check_place(*sorted(offsets))
+    except OffsetAheadError as error:
+        raise OffsetAheadError(f"output {output.name}: {error}") from None
 
 
 class _Book:

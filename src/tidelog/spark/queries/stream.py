@@ -79,6 +79,7 @@ class StreamOptions:
     is_paused: Callable[[], bool] = lambda: False
     on_long_batch: Callable[[str, UnderWay | None], None] = lambda _output, _batch: None
     """Told of an output's batch that takes long, and None when that has ended."""
+    check_place: Callable[[Output], None] = lambda _output: None
 
 
 class OutputStream:
@@ -146,6 +147,7 @@ class OutputStream:
             return
         try:
             self.output.prepare(self._log.generation)
+            self._options.check_place(self.output)
         except TidelogError:
             raise
         except Exception as error:
@@ -206,8 +208,8 @@ class OutputStream:
     def _start(self, stop: threading.Event) -> None:
         once, loop = self._options.once, self._loop
         loop.stop = stop
-        reader = self._spark.readStream.format("tidelog").option("path", self._log_path)
-        reader = reader.option("shape", "segments")
+        reader = self._spark.readStream.format("tidelog").option("shape", "segments")
+        reader = reader.option("path", self._log_path)
         if self._resume:
             reader = reader.option(RESUME, str(self._resume))
         reader = reader.option("maxBytesPerTrigger", str(self._options.max_batch_bytes))
@@ -305,10 +307,9 @@ class _Loop:
     def tell_if_long(self) -> None:
         """Report each long batch once. Called from another thread than the batch's."""
         found = self._under_way
-        if found is None or time.monotonic() - found.begun < LONG_S:
-            return
-        self._under_way, self._is_told = None, True
-        self._on_long_batch(self._output.name, found)
+        if found and time.monotonic() - found.begun >= LONG_S:
+            self._under_way, self._is_told = None, True
+            self._on_long_batch(self._output.name, found)
 
     def _wait_while_paused(self) -> None:
         """A batch that is planned is written once the pipeline goes on. It must not seem to be
@@ -319,7 +320,6 @@ class _Loop:
                 raise OutputError("the pipeline ends while it is paused")
 
     def latest_offset(self) -> int:
-        """Where the log ends."""
         return self._log.latest_offset()
 
     def explain(self, error: Exception) -> TidelogError:

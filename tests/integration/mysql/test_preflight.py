@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.errors import PreflightError
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
@@ -394,9 +395,37 @@ def test_session_that_is_not_logged_is_named(
     try:
         with setting(mysql_family, "init_connect", "SET SESSION sql_log_bin = 0"):
             found = faults(check(mysql_family, mysql_family_database, url=url))
+            with pytest.raises(PreflightError, match=r"sql_log_bin 0.*init_connect"):
+                connect(url, purpose="test")
     finally:
         mysql_family.execute(f"DROP USER {name}")
     assert "sql_log_bin 0" in found["sessions"].message
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_sessions_have_their_own_modes_whatever_the_servers_defaults(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, autocommit: bool
+) -> None:
+    """What writes marks must be allowed to write, and what commits must do so by itself."""
+    mysql = mysql_family.flavour == "mysql"
+    name = f"modes_{mysql_family_database}"
+    url = mysql_family.create_user(
+        name, "s3cret", privileges=["SELECT", "CREATE", "INSERT"], on=f"{mysql_family_database}.*"
+    )
+    read_only = "transaction_read_only" if mysql else "tx_read_only"
+    mysql_family.execute("CREATE TABLE t (a INT PRIMARY KEY)", mysql_family_database)
+    try:
+        with (
+            setting(mysql_family, "init_connect", f"SET autocommit = {int(not autocommit)}"),
+            setting(mysql_family, read_only, "ON"),
+            connect(url, purpose="test", autocommit=autocommit) as ours,
+        ):
+            ours.rows(f"INSERT INTO {mysql_family_database}.t VALUES (1)")
+            assert bool(ours.value("SELECT @@session.autocommit")) is autocommit
+            found = faults(check(mysql_family, mysql_family_database, url=url))
+    finally:
+        mysql_family.execute(f"DROP USER {name}")
+    assert "sessions" not in found
 
 
 def test_grants_are_read_as_the_servers_spell_them() -> None:

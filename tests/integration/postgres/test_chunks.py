@@ -282,8 +282,18 @@ def test_rows_hidden_by_a_policy_fail_the_chunk(
     with pytest.raises(ChunkError, match="permission denied"):
         read(chunks, ChunkRequest(T))
     sql.execute("GRANT SELECT ON t TO limited")
-    with pytest.raises(ChunkError, match="row-level security"):
+    sql.execute("CREATE POLICY half ON t USING (id > 1); INSERT INTO t VALUES (1), (2)")
+    with pytest.raises(ChunkError, match=r"row-level security would hide .* BYPASSRLS"):
         read(chunks, ChunkRequest(T))
+    for given, taken in (
+        ("ALTER ROLE limited BYPASSRLS", "ALTER ROLE limited NOBYPASSRLS"),
+        ("ALTER TABLE t OWNER TO limited", "ALTER TABLE t FORCE ROW LEVEL SECURITY"),
+    ):
+        sql.execute(given)
+        assert len(read(chunks, ChunkRequest(T)).rows) == 2
+        sql.execute(taken)
+        with pytest.raises(ChunkError, match="BYPASSRLS"):
+            read(chunks, ChunkRequest(T))
     chunks.close()
     sql.execute("DROP OWNED BY limited; DROP ROLE limited")
 

@@ -132,6 +132,47 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
     assert found["table public.t"].level == "fail"
 
 
+def test_row_level_security_that_hides_rows_is_told_with_what_ends_it(
+    postgres: PostgresServer,
+) -> None:
+    """Each SQL that it prints makes it content."""
+    dsn = postgres.create_database("policies")
+    postgres.execute("CREATE ROLE keeper LOGIN; CREATE ROLE capturer LOGIN")
+    name = "table public.t"
+    try:
+        with psycopg.connect(dsn, autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO keeper")
+            sql.execute("GRANT SELECT ON t TO capturer")
+            sql.execute("GRANT USAGE ON SCHEMA public TO capturer")
+
+            def found() -> Finding | None:
+                checked = Preflight(postgres.dsn("policies", user="capturer")).check()
+                return next(
+                    (f for f in checked if f.name == name and "row-level" in f.message), None
+                )
+
+            assert found() is None
+            sql.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+            sql.execute("CREATE POLICY everything ON t USING (true)")
+            before = found()
+            assert before is not None
+            assert before.level == "fail"
+            bypass, grant = before.fix.split(" -- or: ")
+            sql.execute(bypass)
+            assert found() is None
+            sql.execute("ALTER ROLE capturer NOBYPASSRLS")
+            sql.execute(grant)
+            assert found() is None
+            sql.execute("ALTER TABLE t FORCE ROW LEVEL SECURITY")
+            forced = found()
+            assert forced is not None
+            sql.execute(forced.fix.split(" -- or, as its owner: ")[1])
+            assert found() is None
+    finally:
+        postgres.drop_database("policies")
+        postgres.execute("DROP ROLE keeper; DROP ROLE capturer")
+
+
 def test_wal_level_and_no_server() -> None:
     with PostgresServer(
         settings={"wal_level": "replica", "max_slot_wal_keep_size": "1GB"}

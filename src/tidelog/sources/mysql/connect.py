@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
-from tidelog.errors import ConnectionLostError
+from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
 
@@ -177,6 +177,7 @@ def connect(
     isolation: str = READ_COMMITTED,
     database: str | None = None,
     read_timeout_s: float | None = None,
+    verify: bool = True,
 ) -> Connection:
     """A connection with our session settings.
 
@@ -189,6 +190,7 @@ def connect(
         isolation: as in SET TRANSACTION ISOLATION LEVEL.
         database: instead of the URL's; "": none.
         read_timeout_s: how long one answer may take; None: for ever.
+        verify: raise if the session does not have what it asked for.
 
     Raises:
         ConfigError, PreflightError: something must be changed first; the message says what.
@@ -222,10 +224,17 @@ def connect(
         connection.encoding = _TEXTS
         connection.pin = found.pin
         _describe(connection)
-        connection.rows(_set_statement(connection, settings or {}))
-        connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+        # Here and not by PyMySQL, which does not notice what init_connect has set.
+        connection.rows(
+            _set_statement(connection, {"autocommit": str(int(autocommit)), **(settings or {})})
+        )
+        connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}, READ WRITE")
+        fault = _session_fault(connection, autocommit, isolation) if verify else None
     except (pymysql.MySQLError, OSError, RuntimeError) as error:
         raise connection_error(found, error) from None
+    if fault is not None:
+        connection.abandon()
+        raise PreflightError(f"{fault}: {SESSION_FIX}")
     expected = found.pin.server
     if expected not in (None, connection.server):
         connection.abandon()
@@ -238,6 +247,34 @@ def connect(
     connection.set_read_timeout(read_timeout_s)
     reached(found)
     return connection
+
+
+SESSION_FIX = "take these variables out of init_connect, or the proxy's settings"
+
+
+def session_fault(connection: Connection) -> str | None:
+    """What a session of ours has that would lose rows or marks; None: all is as it must be."""
+    return _session_fault(connection, autocommit=True, isolation=READ_COMMITTED)
+
+
+def _session_fault(connection: Connection, autocommit: bool, isolation: str) -> str | None:
+    mysql = connection.flavor is Flavor.MYSQL
+    level = (
+        "transaction_isolation" if mysql and connection.version >= (5, 7, 20) else "tx_isolation"
+    )
+    read_only = level.replace("isolation", "read_only")
+    row = connection.row(
+        f"SELECT @@session.autocommit, @@session.{level}, @@session.{read_only}, "
+        "@@session.sql_log_bin"
+    )
+    assert row is not None
+    found = int(row[0]), str(row[1]).replace("-", " "), int(row[2]), int(row[3])
+    if found == (int(autocommit), isolation, 0, 1):
+        return None
+    return (
+        f"a new session has autocommit {row[0]}, isolation {row[1]}, {read_only} {row[2]}, "
+        f"sql_log_bin {row[3]}, whatever it asks for"
+    )
 
 
 def quote_name(*names: str) -> str:

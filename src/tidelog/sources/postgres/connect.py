@@ -34,6 +34,7 @@ PINNED = {
     "lc_monetary": "C",
     "search_path": "",  # regclass and the like are qualified unless found in the path
     "quote_all_identifiers": "off",
+    "row_security": "off",  # a policy that would hide rows makes a read fail instead
 }
 
 # A role's or database's defaults for these must not end our sessions, or our writes, at random.

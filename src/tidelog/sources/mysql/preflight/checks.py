@@ -14,7 +14,7 @@ import pymysql
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TidelogError
 from tidelog.sources.findings import ADMINISTRATOR, Finding, Level
-from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
 from tidelog.sources.mysql.preflight.examined import Check, Examined
@@ -73,7 +73,7 @@ class MySqlPreflight:
         it checks; a connection that can't be made is the only finding then.
         """
         try:
-            connection = connect(self._url, purpose="check", settings=SETTINGS)
+            connection = connect(self._url, purpose="check", settings=SETTINGS, verify=False)
         except TidelogError as error:
             return [Finding("connection", "fail", str(error))]
         findings = [Finding("connection", "ok", "the server accepts the connection")]
@@ -161,23 +161,17 @@ def _replica(examined: Examined) -> Iterator[Finding]:
 def _sessions(examined: Examined) -> Iterator[Finding]:
     """Reads must not be stale, and what we write must be logged: by what a session of ours has."""
     connection = examined.connection
-    isolation = "transaction_isolation" if examined.mysql else "tx_isolation"
-    row = connection.row(
-        f"SELECT @@session.autocommit, @@session.{isolation}, @@session.sql_log_bin, "
-        "@@session.time_zone, @@global.time_zone, @@system_time_zone, @@character_set_client"
-    )
-    assert row is not None
-    autocommit, level, logged, zone, server_zone, system_zone, charset = row
-    if not autocommit or str(level) != "READ-COMMITTED" or not logged:
-        text = (
-            f"a new session has autocommit {autocommit}, isolation {level}, sql_log_bin {logged}, "
-            "whatever it asks for"
-        )
-        fix = "take these variables out of init_connect, or the proxy's settings"
-        yield Finding("sessions", "fail", text, fix)
+    fault = session_fault(connection)
+    if fault is not None:
+        yield Finding("sessions", "fail", fault, SESSION_FIX)
     else:
         text = "sessions commit by themselves, read what is committed, and are logged"
         yield Finding("sessions", "ok", text)
+    row = connection.row(
+        "SELECT @@session.time_zone, @@global.time_zone, @@system_time_zone, @@character_set_client"
+    )
+    assert row is not None
+    zone, server_zone, system_zone, charset = row
     shown = system_zone if str(server_zone).upper() == "SYSTEM" else server_zone
     if str(zone) != "+00:00":
         fix = "SET GLOBAL time_zone = '+00:00';  -- or take it out of init_connect"

@@ -13,6 +13,11 @@ from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+BYPASS_POLICIES = "ALTER ROLE … BYPASSRLS;"
+"""What shows a role all rows. One more policy would not: it can't be known that none hides a row,
+so sessions of ours read with ``row_security`` off, and the server refuses where any applies.
+"""
+_HIDES_ROWS = "check_enable_rls"  # the server's function that refuses; messages are translated
 _LOCKED = "55P03"
 _DENIED = "42501"
 # The table's own: it is gone by now, or of a kind that can't be published.
@@ -54,6 +59,11 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Re
         else:
             found[relation_id] = refusal
     return found
+
+
+def hides_rows(error: psycopg.Error) -> bool:
+    """Did the server refuse to read a table because a policy would hide rows of it?"""
+    return error.diag.source_function == _HIDES_ROWS
 
 
 def _lacking(

@@ -81,7 +81,6 @@ class PostgresBlockingReader:
         self._settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),
-            "row_security": "off",  # a policy that would hide rows makes the read fail instead
         }
         self._select = PostgresChunkSelect()
         self._position = 0

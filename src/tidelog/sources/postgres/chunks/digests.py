@@ -133,7 +133,6 @@ class PostgresDigests:
         self._settings = {
             "lock_timeout": str(LOCK_TIMEOUT_MS),
             "statement_timeout": str(statement_timeout_ms),
-            "row_security": "off",
             "jit": "off",
         }
         self._plans = PostgresChunkReader(

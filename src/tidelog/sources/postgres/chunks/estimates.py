@@ -26,7 +26,6 @@ SETTINGS = {
     "default_transaction_read_only": "on",
     "lock_timeout": "2000",
     "statement_timeout": "5000",
-    "row_security": "off",
 }
 
 # The leaves of a table, itself if it has no partitions, with what ANALYZE or VACUUM found last and

@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
 from tidelog.sources.postgres.chunks.watermarks import (
@@ -109,11 +110,9 @@ class PostgresChunkReader:
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
         }
-        # row_security off: a policy that would hide rows makes the read fail instead.
         self._read_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),
-            "row_security": "off",
             "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = PostgresChunkSelect()
@@ -300,7 +299,12 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
         state = error.sqlstate or ""
         reason = _REASONS.get(state)
         lost = not state or (state[:2] in ("08", "57") and state != "57014")
-        if reason is None and state == "42501":
+        if reason is None and state == "42501" and hides_rows(error):
+            reason = (
+                f"{error.diag.message_primary}: row-level security would hide rows from this role. "
+                f"As a superuser: {BYPASS_POLICIES} (`tidelog check` prints the SQL)"
+            )
+        elif reason is None and state == "42501":
             # insufficient_privilege names the object, never a value
             reason = f"{error.diag.message_primary}; grant it (`tidelog check` prints the SQL)"
         elif reason is None and lost:

@@ -9,6 +9,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.findings import SUPERUSER, Finding, matched
 from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
 
@@ -66,6 +67,7 @@ class TableChecks:
             )
             text = "it can't be read, so not be dumped"
             yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
+        yield from _policies(connection, table)
         found = self._finder.find(connection, table.table)
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "fail", found.unfit)
@@ -128,3 +130,26 @@ class TableChecks:
             )
             fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
             yield Finding(name, "warn", text, fix, owner)
+
+
+def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:
+    """Would row-level security hide rows from the role? A dump must not miss them in silence."""
+    active, owned = one_row(
+        connection,
+        "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE') FROM pg_class c "
+        "WHERE c.oid = %s::oid",
+        (table.relation_id,),
+    )
+    if not active:
+        return
+    user = quote_ident(connection.info.user)
+    text = (
+        "row-level security would hide rows from this role, so it is not dumped (nor would a "
+        "policy that shows all rows help)"
+    )
+    fix = BYPASS_POLICIES.replace("…", user)
+    if owned:  # FORCE ROW LEVEL SECURITY: only then is an owner subject to it
+        fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
+    else:
+        fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"
+    yield Finding(f"table {table.table}", "fail", text, fix, SUPERUSER)

@@ -126,7 +126,7 @@ class MySqlKind:
 
         return SourceParts(
             catalogue=catalogue,
-            keys=BinlogKeys(),
+            keys=BinlogKeys(Flavor(source.kind)),
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,

@@ -36,7 +36,7 @@ def _put_key(out, at, data, start, length, i):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def encode_keys(  # type: ignore[no-untyped-def]
-    data, kind, indices, lacks,
+    data, kind, indices, lacks, resets,
     old_start, old_length, old_present, new_start, new_length, new_present,
     record, hashes, effect, offsets, out,
 ):  # fmt: skip
@@ -47,6 +47,7 @@ def encode_keys(  # type: ignore[no-untyped-def]
         kind: uint8[n].
         indices: int32[n], the rows' records.
         lacks: uint8[n], does the new row lack a column (`tidelog.codecs.mysql.rows.cell_kernel`)?
+        resets: bool; may columns that the new row of an update lacks have changed?
         old_start: int32[slots, n], the key's columns, as all up to ``new_present``.
         old_length: int32[slots, n].
         old_present: bool[n].
@@ -95,7 +96,7 @@ def encode_keys(  # type: ignore[no-untyped-def]
             hashes[entries] = hash64(out, int(first), int(last))
             if lacks[i] == LACKS_NONE:
                 effect[entries] = _COMPLETE
-            elif moved or kind[i] == _INSERT or lacks[i] == LACKS_CHANGED:
+            elif moved or resets or kind[i] == _INSERT or lacks[i] == LACKS_CHANGED:
                 effect[entries] = _MOVED_PARTIAL
             else:
                 effect[entries] = _PARTIAL

@@ -8,6 +8,7 @@ import pyarrow as pa
 from tidelog.codecs.columns import text_kernels
 from tidelog.codecs.encoded_keys import EncodedKeys
 from tidelog.codecs.images import Image
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.codecs.mysql.rows import key_kernel as kernel
 from tidelog.codecs.mysql.rows.cell_kernel import may_lack
@@ -31,14 +32,22 @@ class BinlogKeys(EncodedKeys):
 
     Key texts are the canonical ones (`tidelog.codecs.mysql.texts.texts`), so that a row has one key
     wherever it comes from.
+
+    Args:
+        flavor: which server writes the log. What MariaDB's update lacks may have changed: virtual
+            columns, and those that REPLACE or ON DUPLICATE KEY UPDATE sets back to their default.
     """
+
+    def __init__(self, flavor: Flavor = Flavor.MYSQL) -> None:
+        self._resets = flavor is Flavor.MARIADB
 
     def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
         """Match keys of the records at indices ``records``, all of ``schema``.
 
         An update that changes its key gives two entries, a truncate none. An insert that lacks
         columns counts as a move: nothing else tells them. So does an update by a part of a document
-        whose old one is not in the record: the document changed, and nothing else tells it.
+        whose old one is not in the record: the document changed, and nothing else tells it; and
+        MariaDB's updates that lack columns.
 
         Raises:
             DecodeError: a payload is not what ``schema`` says, or lacks key columns.
@@ -108,7 +117,7 @@ class BinlogKeys(EncodedKeys):
         bounds = np.empty(2 * count + 1, dtype=np.int32)
         data = np.empty(capacity, dtype=np.uint8)
         entries = kernel.encode_keys(
-            rows.data, kind, indices, rows.lacks,
+            rows.data, kind, indices, rows.lacks, self._resets,
             old.start, old.length, old.present, rows.new.start, rows.new.length, rows.new.present,
             record, hashes, effect, bounds, data,
         )  # fmt: skip

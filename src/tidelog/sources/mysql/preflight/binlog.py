@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.mysql_urls import parse_url
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.connect import Connection
@@ -81,6 +82,8 @@ def _rows(examined: Examined) -> Iterator[Finding]:
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
     else:
         text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
+        if examined.connection.flavor is Flavor.MARIADB:
+            text += ", with MariaDB after each update"
         fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
         yield Finding("row image", "warn", text, fix, ADMINISTRATOR, by_hand=True)
     if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():

@@ -15,6 +15,7 @@ from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matched
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
+from tidelog.sources.mysql.catalogue.row_images import check_row_image
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
     expression_indexes,
@@ -99,6 +100,7 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield from _table(examined, table)
         yield from _hidden_columns(examined, table.name)
         try:
+            check_row_image(examined.connection, table.name)
             found = finder.find(examined.connection, table.name)
         except TableRefusedError as error:
             fix = error.remedy or ""

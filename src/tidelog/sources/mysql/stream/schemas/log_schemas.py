@@ -33,6 +33,7 @@ from tidelog.sources.mysql.catalogue.row_hashes import (
     names_a_hash,
     without_hashes,
 )
+from tidelog.sources.mysql.catalogue.row_images import check_row_image
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
     expression_indexes,
@@ -137,6 +138,8 @@ class LogSchemas:
                 "not known what its rows hold: it may be that the server is newer than Tidelog. "
                 "Install a newer version of Tidelog, or leave the table out of source.tables",
             )
+        with translated(f"looking up {table}"):
+            check_row_image(self._connected(), table)
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:

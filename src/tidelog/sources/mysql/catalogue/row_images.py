@@ -1,0 +1,59 @@
+"""Tables whose changes can't be told from records of a ``binlog_row_image`` that is not FULL.
+
+What such records lack is unchanged, mostly. Not so (seen on MariaDB 10.11 and 11.4, MySQL 8.0):
+
+- Neither server logs a column that an INSERT does not name and that has a default, also one of the
+  key: nobody knows which row that was (MINIMAL).
+- MariaDB logs no virtual column with an update, and none that REPLACE or ON DUPLICATE KEY UPDATE
+  sets back to its default. Where the old image is short, capture reads the row again. Where it is
+  whole (FULL_NODUP; tables without a primary key), the old value would be taken for the new one.
+"""
+
+from __future__ import annotations
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import TableRefusedError
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.connect import Connection
+
+_COLUMNS = """
+SELECT COLUMN_KEY, COLUMN_DEFAULT IS NOT NULL, EXTRA FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+"""
+_UNIQUE = """
+SELECT 1 FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 LIMIT 1
+"""
+REMEDY = "SET GLOBAL binlog_row_image = 'FULL';"
+
+
+def check_row_image(connection: Connection, table: TableName) -> None:
+    """Raises TableRefusedError if records of the table, as the server writes them now, do not tell
+    what changed.
+    """
+    image = str(connection.value("SELECT @@GLOBAL.binlog_row_image")).upper()
+    if image == "FULL":
+        return
+    name = (table.namespace, table.name)
+    rows = connection.rows(_COLUMNS, name)
+    virtual = any("VIRTUAL" in str(extra).upper() for _, _, extra in rows)
+    key = [bool(default) for role, default, _ in rows if role == "PRI"]
+    why = ""
+    if image == "MINIMAL" and any(key):
+        why = "a column of its key has a default, which inserts do not log"
+    elif connection.flavor is Flavor.MARIADB and virtual and (image == "FULL_NODUP" or not key):
+        why = "updates do not log its virtual columns"
+    elif (
+        connection.flavor is Flavor.MARIADB
+        and image != "FULL_NODUP"
+        and not key
+        and connection.rows(_UNIQUE, name)
+    ):
+        why = (
+            "it has no primary key, and the columns that REPLACE or ON DUPLICATE KEY UPDATE sets "
+            "back to their default are not logged"
+        )
+    if why:
+        raise TableRefusedError(
+            table, f"binlog_row_image is {image}: {why}. Log whole rows of the server", REMEDY
+        )

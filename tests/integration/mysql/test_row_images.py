@@ -1,0 +1,168 @@
+"""Rows of MariaDB whose records lack columns that changed: they are read again, or refused.
+
+MariaDB's `binlog_row_image` MINIMAL and NOBLOB log no virtual columns with an update, and none that
+REPLACE or ON DUPLICATE KEY UPDATE sets back to its default; MySQL logs both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_hidden_columns import refused
+from tests.integration.mysql.test_preflight import check, faults, setting
+from tests.support.engines import until
+from tests.support.make_engine import MakeEngine
+
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
+from tidelog.engine.events import Event
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+COLUMNS = (
+    "id INT PRIMARY KEY, v INT, w INT AS (v + 1) VIRTUAL, s INT AS (v * 2) STORED, "
+    "t TEXT AS (CONCAT('t', v)) VIRTUAL, d INT DEFAULT 7, k INT UNIQUE, b TEXT"
+)
+STATEMENTS = (
+    "UPDATE t SET v = 10 WHERE id = 1",
+    "REPLACE INTO t (id, v) VALUES (2, 20)",
+    "REPLACE INTO t (id, v, k) VALUES (50, 50, 3)",
+    "REPLACE INTO t (id, v, k) VALUES (4, 51, 4)",
+    "INSERT INTO t (id, v, k) VALUES (6, 60, 5) ON DUPLICATE KEY UPDATE v = 61",
+    "INSERT INTO t (id, k) VALUES (6, 6) ON DUPLICATE KEY UPDATE v = DEFAULT, d = DEFAULT(d)",
+    "INSERT INTO t (id, k) VALUES (6, 7) ON DUPLICATE KEY UPDATE b = DEFAULT(b), v = 3",
+    "UPDATE t SET d = DEFAULT, v = NULL WHERE id = 8",
+    "DELETE FROM t WHERE id = 9",
+    "REPLACE INTO t (id) VALUES (10)",
+)
+
+
+@pytest.fixture(scope="module", params=["10.11", "11.4"])
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDbServer]:
+    if request.param == "10.11":
+        yield request.getfixturevalue("mariadb_server")
+        return
+    with MariaDbServer(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: MariaDbServer) -> Iterator[str]:
+    server.create_database("images")
+    yield "images"
+    server.drop_database("images")
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_rows_whose_records_lack_changed_columns_are_read_again(
+    server: MariaDbServer, database: str, make_engine: MakeEngine, image: str
+) -> None:
+    server.execute(f"CREATE TABLE t ({COLUMNS})", database)
+    listed = ", ".join(f"({i}, {i}, 9, {i}, 'x')" for i in range(1, 10))
+    server.execute(f"INSERT INTO t (id, v, d, k, b) VALUES {listed}", database)
+    rows: dict[int, dict[str, Any]] = {}
+
+    def take(event: Event) -> None:
+        key = event.key["id"]
+        if event.op == "d":
+            rows.pop(key, None)
+            return
+        assert event.after is not None
+        told = {n: v for n, v in dict(event.after).items() if n not in event.missing}
+        rows[key] = rows.get(key, {}) | told
+
+    def shown() -> dict[int, dict[str, Any]]:
+        names = ("id", "v", "w", "s", "t", "d", "k", "b")
+        found = server.execute(f"SELECT {', '.join(names)} FROM t", database)
+        return {row[0]: dict(zip(names, row, strict=True)) for row in found}
+
+    make_engine.of(kind="mariadb", url=server.dsn(), tables=[f"{database}.t"])
+    with make_engine(consumer=take):
+        until(lambda: rows == shown(), "the dump")
+        with server.connect(database) as session, session.cursor() as cursor:
+            cursor.execute(f"SET SESSION binlog_row_image = {image}")
+            for statement in STATEMENTS:
+                cursor.execute(statement)
+                until(lambda: rows == shown(), f"the rows after {statement}", 20)
+            for statement in reversed(STATEMENTS):  # all at once
+                cursor.execute(statement)
+        until(lambda: rows == shown(), "the rows after all of them", 20)
+
+
+REFUSED = {
+    "key with a default": (
+        "id INT DEFAULT 3, tenant INT NOT NULL DEFAULT 0, v INT, PRIMARY KEY (tenant, id)",
+        {"MINIMAL"},
+        "a column of its key has a default",
+    ),
+    "virtual column": (
+        "id INT PRIMARY KEY, v INT, w INT AS (v + 1) VIRTUAL",
+        {"FULL_NODUP"},
+        "its virtual columns",
+    ),
+    "virtual column, no key": (
+        "id INT, v INT, w INT AS (v + 1) VIRTUAL",
+        {"MINIMAL", "NOBLOB", "FULL_NODUP"},
+        "its virtual columns",
+    ),
+    "unique key alone": (
+        "id INT UNIQUE, v INT, d INT DEFAULT 7",
+        {"MINIMAL", "NOBLOB"},
+        "it has no primary key",
+    ),
+    "no key": ("id INT, v INT", set(), ""),
+    "primary key": ("id INT PRIMARY KEY, v INT DEFAULT 3, UNIQUE (v)", set(), ""),
+}
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "FULL_NODUP"])
+def test_tables_whose_changes_short_images_do_not_tell_are_refused_by_name(
+    server: MariaDbServer, database: str, image: str
+) -> None:
+    if image == "FULL_NODUP" and server.version < (11, 4):
+        pytest.skip("this version does not have it")
+    for number, (columns, _, _) in enumerate(REFUSED.values()):
+        server.execute(f"CREATE TABLE t{number} ({columns})", database)
+    wanted = {
+        f"t{number}": reason
+        for number, (_, images, reason) in enumerate(REFUSED.values())
+        if image in images
+    }
+    with setting(server, "binlog_row_image", image):
+        found = faults(check(server, database))
+        failed = {name: f for name, f in found.items() if f.level == "fail"}
+        assert set(failed) == {f"table {database}.{name}" for name in wanted}
+        for name, reason in wanted.items():
+            fault = failed[f"table {database}.{name}"]
+            assert reason in fault.message
+            assert fault.fix == "SET GLOBAL binlog_row_image = 'FULL';"
+        assert ("row image" in found) == (image != "FULL_NODUP")
+        capture = LogCapture(server, tables=(f"{database}.*",))
+        capture.start()
+        for number in range(len(REFUSED)):
+            server.execute(f"INSERT INTO t{number} (id, v) VALUES (1, 1)", database)
+        capture.catch_up()
+        assert len(refused(capture)) == len(wanted)
+        tables = {row.table.partition(".")[2] for row in capture.rows}
+        assert tables == {f"t{number}" for number in range(len(REFUSED))} - set(wanted)
+        capture.reader.close()
+
+
+def test_key_that_inserts_do_not_log_refuses_its_table_alone_on_mysql(
+    mysql_server: MySqlFamilyServer, mysql_database: str
+) -> None:
+    mysql_server.execute("CREATE TABLE t (id INT PRIMARY KEY DEFAULT 3, v INT)", mysql_database)
+    mysql_server.execute("CREATE TABLE u (id INT PRIMARY KEY, v INT)", mysql_database)
+    with setting(mysql_server, "binlog_row_image", "MINIMAL"):
+        found = faults(check(mysql_server, mysql_database))
+        assert "a column of its key has a default" in found[f"table {mysql_database}.t"].message
+        capture = LogCapture(mysql_server, tables=(f"{mysql_database}.*",))
+        capture.start()
+        mysql_server.execute("INSERT INTO t (v) VALUES (1)", mysql_database)
+        mysql_server.execute("INSERT INTO u VALUES (1, 1)", mysql_database)
+        capture.catch_up()
+        assert len(refused(capture)) == 1
+        assert [row.new for row in capture.rows] == [{"id": 1, "v": 1}]
+        capture.reader.close()

@@ -48,6 +48,7 @@ class Dumped(Live):
     source_lines: str = ""
     dump_lines: str = ""
     control_lines: str = ""
+    lease: str = "2s"
     notices: list[Notification] = field(default_factory=list)
     seen: dict[str, Any] = field(default_factory=dict)  # the newest status
     ledgers: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -127,7 +128,7 @@ source:
   {self.source_lines}
 log: {{path: {self.directory}/log}}
 state: {{url: "sqlite:///{self.directory}/state.db"}}
-capture: {{flush_ms: 10, lease_ms: 2s}}
+capture: {{flush_ms: 10, lease_ms: {self.lease}}}
 dump:
   chunk_rows: {self.chunk_rows}
   parallelism: {self.parallelism}

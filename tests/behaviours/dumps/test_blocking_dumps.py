@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.test_changes_during_dumps import writers
-from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, ways
+from tests.behaviours.dumps.ways import ONE, STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
 from tidelog.capture.dumps import blocking, notices
@@ -326,3 +328,35 @@ def test_progress_is_told_while_a_table_is_read(
         assert told.count("IN_PROGRESS") >= 5
         held.open()
         dumped.dumped(dump)
+
+
+@pytest.mark.parametrize("mode", ["blocking", "incremental"])
+@ways(ONE)
+def test_a_read_table_can_be_altered_while_the_state_store_is_away(
+    make: Make, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is a file that another process has locked. The log goes on, too."""
+    monkeypatch.setattr(blocking, "HELD_S", 0.3)
+    dumped = make(lease="30s")
+    dumped.table(rows=20)
+    dumped.sql.execute("CREATE TABLE u (id int PRIMARY KEY, n bigint NOT NULL)")
+    dumped.start()
+    dumped.on.unnote(dumped.sql, "t")  # what triggers write to is locked with the table
+    point = {"blocking": "blocking.read", "incremental": "chunk.after_read"}[mode]
+    path, since = str(dumped.directory / "state.db"), dumped.seen["since_ms"]
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        with gate(point, hit=2) as held:
+            dump = dumped.dump(mode=mode)
+            dumped.reach(held)
+            other.execute("BEGIN EXCLUSIVE")
+        with dumped.connect(autocommit=False) as ddl:
+            ddl.execute(dumped.on.locks("t"))  # as ALTER TABLE does
+        dumped.do(f"INSERT INTO u VALUES (1, {N})")
+        dumped.wait_for(
+            lambda: any(e.op == "I" for e in dumped.events("public.u")), "the log goes on"
+        )
+        other.execute("ROLLBACK")
+    dumped.dumped(dump)
+    assert dumped.seen["since_ms"] == since, "its leadership has lasted"
+    events = dumped.events("public.t")
+    assert replay(events) == dumped.source("t", ("id",))

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.tables import DumpTables, is_away
 from tidelog.capture.steering.log_pause import LogPause
 from tidelog.errors import (
+    ChunkBusyError,
     ChunkError,
     ChunkLostError,
     ChunkRefusedError,
@@ -46,6 +48,11 @@ PAUSE_S = 60.0  # for the log to come to a boundary between transactions, or to 
 SNAPSHOT_S = 60.0
 ATTEMPTS = 3
 TURN_S = 0.05
+HELD_S, MOST_TIMES = 5.0, 5
+"""So long the snapshot is kept while the state store is away: the log waits for it, and so does DDL
+of its tables. With each time that the dump begins anew for this it is as much longer, up to so many
+times: where the store is always slow, the dump must come on.
+"""
 
 
 class BlockingDumps:
@@ -64,12 +71,17 @@ class BlockingDumps:
         self._store = store
         self._tables = tables
         self._notices = notices
+        self._storing: Future[None] | None = None
+        self._given_up = 0
+        """How often the snapshot was given up for the state store."""
 
     def run(self, dump: DumpState, stop: threading.Event) -> None:
         """Until every table of the dump has ended. The log goes on whatever happens."""
         error: SourceError | None = None
-        for attempt in range(ATTEMPTS):
+        attempt = self._given_up = 0
+        while attempt < ATTEMPTS:
             try:
+                self._wait_for_store()
                 waiting = self._begin(dump)
                 if not waiting or stop.is_set():
                     return
@@ -82,8 +94,12 @@ class BlockingDumps:
                 with self._actions.lock:
                     self._store.counters.last_error = str(failure)
                 logger.warning("blocking dump %s: %s", dump.dump_id, failure)
-                if attempt + 1 < ATTEMPTS:
-                    stop.wait(0.5 * 2**attempt)
+                if self._storing is not None:  # this is not the dump's failure
+                    self._given_up += 1
+                    continue
+                attempt += 1
+                if attempt < ATTEMPTS:
+                    stop.wait(0.5 * 2 ** (attempt - 1))
         with self._actions.lock:
             for progress in self._unfinished(dump):
                 self._tables.fail(dump, progress, str(error))
@@ -171,7 +187,7 @@ class BlockingDumps:
                 self._store.counters.chunks += 1
                 self._store.counters.rows += len(rows.rows)
                 self._notices.in_progress(dump, progress)
-            self._actions.run_effects()
+            self._run_effects()
             while len(waits) > 2:
                 self._wait(waits.pop(0), stop)
             if upto is None:
@@ -182,7 +198,7 @@ class BlockingDumps:
         offset = self._append_control(completed_record(dump, progress), stop)
         with self._actions.lock:
             self._tables.done(dump, progress, offset)
-        self._actions.run_effects()
+        self._run_effects()
 
     def _append_chunk(
         self,
@@ -227,11 +243,42 @@ class BlockingDumps:
         self._wait(durable, stop)
         return offsets[0]
 
+    def _run_effects(self) -> None:
+        """Run effects, but for no longer than a snapshot may be kept. Raises ChunkBusyError."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._actions.run_effects()
+            except BaseException as failure:  # noqa: BLE001 - raised where the dump runs
+                done.set_exception(failure)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=run, name="tidelog-blocking-effects", daemon=True).start()
+        held_s = HELD_S * (1 + min(self._given_up, MOST_TIMES))
+        try:
+            done.result(held_s)
+        except TimeoutError:
+            if done.done():
+                raise
+            self._storing = done
+            raise ChunkBusyError(
+                f"the state store has not answered for {held_s:.0f} s: the dump begins anew once "
+                "it does, so that neither the log nor DDL waits for it"
+            ) from None
+
+    def _wait_for_store(self) -> None:
+        """Wait until what the last attempt left to the state store is there."""
+        storing, self._storing = self._storing, None
+        if storing is not None:
+            storing.result()
+
     def _wait_for_pause(self, log_pause: LogPause, stop: threading.Event) -> None:
         """Wait until the log stands where it should."""
         deadline = time.monotonic() + PAUSE_S
         while not log_pause.wait(TURN_S):
-            self._actions.run_effects()
+            self._run_effects()
             if stop.is_set():
                 raise ChunkError("capture ends")
             if time.monotonic() > deadline:
@@ -243,7 +290,7 @@ class BlockingDumps:
     def _wait(self, event: threading.Event, stop: threading.Event) -> None:
         while not event.is_set():
             self._actions.take(0.0)
-            self._actions.run_effects()
+            self._run_effects()
             if stop.is_set():
                 raise ChunkError("capture ends")
             event.wait(TURN_S)

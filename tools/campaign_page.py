@@ -1,4 +1,4 @@
-"""Write docs/explanation/campaign.md and its picture from what campaigns noted:
+"""Write docs/internals/campaign.md and its picture from what campaigns noted:
 ``python tools/campaign_page.py [--anew] [--mended SEED TEXT] [campaign.json …]``. The notes are kept
 beside the page, and those given are added to them, or with ``--anew`` take their place. Those of one
 campaign count once: what it noted last. A violation stays on the page when its cause is mended, with
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-NOTES = DOCS / "explanation" / "campaign.json"
-PAGE = DOCS / "explanation" / "campaign.md"
+NOTES = DOCS / "internals" / "campaign.json"
+PAGE = DOCS / "internals" / "campaign.md"
 PICTURE = DOCS / "images" / "campaign.svg"
 EDGES_S = (0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 """Upper ends of the picture's bars."""

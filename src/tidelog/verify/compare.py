@@ -110,7 +110,7 @@ class Source(Protocol):
         ...
 
     def tell(self, stage: str) -> None:
-        """What is done now, for whoever waits."""
+        """What is done from now on, for whoever waits: it is shown until the next is told."""
         ...
 
     def caught_up(self, copy: Copy) -> bool:
@@ -186,6 +186,7 @@ class _Comparison:
 
     def _by_checksum(self, names: Mapping[str, str]) -> str | None:
         """Compare sums; or, with nothing found so far, why that can't be."""
+        self._source.tell("rows are summed up on both sides")
         after: Key | None = None
         ordered = row_digests.has_common_order(self._schema)
         ordered = ordered and not self._unreal_keys()
@@ -263,13 +264,13 @@ class _Comparison:
     def _by_rows(self, because: str) -> None:
         report = self._report
         report.method, report.because = BY_ROWS, because
+        self._source.tell("the copy's rows are counted")
         report.rows = self._rows(ALL).count()
         self._compare([ALL])
 
     def _compare(self, ranges: list[Range]) -> None:
         """Compare rows of the ranges; what may be on its way again by key."""
         self._report.ranges_read += len(ranges)
-        self._source.tell("rows are read from both sides")
         requests = [
             ChunkRequest(self._schema.table, after=after, upto=upto) for after, upto in ranges
         ]
@@ -312,6 +313,7 @@ class _Comparison:
         The copy may be pinned to its state when its frame is made: that has to be after ``watch``
         asked what is in it.
         """
+        self._source.tell("rows are read from both sides")
         judge = self._source.watch(self._schema.table, self._copy)
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)

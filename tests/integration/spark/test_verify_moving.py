@@ -197,7 +197,13 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     config = configured(f"{{kind: postgres, url: '{dsn}', slot: moving}}", "public", tmp_path)
     try:
         with connection, running(config):
-            assert app.verify(config)["equal"]
+            told: list[Any] = []
+            assert app.verify(config, on_progress=told.append)["equal"]
+            stages = [step["stage"] for step in told if "stage" in step]
+            done = next(
+                stage for stage in stages if stage.endswith(" rows summed up on both sides")
+            )
+            assert stages[stages.index(done) - 1] == "rows are summed up on both sides"
             monkeypatch.setattr(compare, "verify_table", verified)
             monkeypatch.setattr(ComparedSource, "watch", watched)
             attempt(spark, f"UPDATE delta.`{tmp_path}/lake/public/items` SET n = 0 WHERE id = 7")

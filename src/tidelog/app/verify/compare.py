@@ -213,7 +213,6 @@ class ComparedSource:
         cores from what it waits for.
         """
         deadline, before = time.monotonic() + self._patience_s, -1
-        self.tell("waits for capture")
         end = self._covering(self._readers[0].position(), deadline)
         while end is not None:
             committed = copy.committed()
@@ -250,13 +249,18 @@ class ComparedSource:
     # ------------------------------------------------------------------ the log
 
     def _covering(self, position: int, deadline: float) -> int | None:
-        """Where the event log ends, once it has all that was committed before ``position``."""
-        while True:
-            if self._covered() >= position:
-                return self.log.latest_offset()
+        """Where the event log ends, once it has all that was committed before ``position``; None
+        if it does not have it in time. Tells of a wait only.
+        """
+        told = False
+        while self._covered() < position:
             if time.monotonic() >= deadline:
                 return None
+            if not told:
+                self.tell("waits for capture")
+                told = True
             time.sleep(LOOK_EVERY_S)
+        return self.log.latest_offset()
 
     def _covered(self) -> int:
         """All before this position is in the event log: by its last segment, or by what capture

@@ -11,15 +11,34 @@ from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
 from tidelog.capture.dumps.key_sets import KEY_SETS
+from tidelog.errors import PreflightError
 from tidelog.ports import StateStore
 
 GENERATION_KEY: Final = "log-generation"
+CONSENT_KEY: Final = "log-gap-consent"
+"""Set by a person who consents to a gap, once, for the next start."""
 GAP_KEY: Final = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
 _OF_ONE_LOG: Final = (
     DUMP_PREFIX, REFETCH_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
     UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY, SCOPE_KEY,
 )  # fmt: skip
+
+
+def check_lost(state: StateStore, place: str) -> bool:
+    """Where there is no event log at ``place``: True, one may begin. Raises PreflightError if the
+    state knows one, and no reset says that another is to begin.
+    """
+    known = state.get(GENERATION_KEY)
+    if known is None or state.get(CONSENT_KEY) is not None:
+        return True
+    raise PreflightError(
+        f"log.path: {place} holds no event log, but the state store knows one of generation "
+        f"{known.value}. If it lies on a file system of its own, mount that on this host, or "
+        "correct log.path; the state is left as it is. If the log is lost: put it back from a "
+        "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset`, which dumps all "
+        "tables again"
+    )
 
 
 def bind(state: StateStore, generation: str, refused: RefusedTables) -> None:

@@ -49,8 +49,6 @@ from tidelog.ports import (
 logger = logging.getLogger(__name__)
 
 STATUS_KEY = "status"
-CONSENT_KEY = "log-gap-consent"
-"""Set by a person who consents to a gap, once, for the next start."""
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3

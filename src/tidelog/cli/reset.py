@@ -56,6 +56,14 @@ def _told(plan: Mapping[str, Any]) -> Iterator[str]:
             ", whose newest transaction is of %Y-%m-%d %H:%M:%S", time.localtime(until / 1000)
         )
     )
+    if not plan.get("log_exists", True):
+        yield (
+            f"{plan['log']} holds no event log{at}. If it is not mounted here, stop, and mount it: "
+            "else a new one begins, of another generation, which outputs refuse until they have "
+            "other names and places (docs/how-to/restore.md)."
+        )
+        yield f"Dumped into it: {_counted(plan['tables'])}."
+        return
     yield f"The event log is {plan['log']}{at}."
     yield (
         "Lost: each change after that which the server can't give any more. It will never be in "

@@ -16,8 +16,7 @@ from tidelog.capture.catalogue.refused_tables import REFUSED_KEY
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
 from tidelog.capture.dumps.refetch import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
-from tidelog.capture.generation import GAP_KEY, GENERATION_KEY
-from tidelog.capture.session import CONSENT_KEY
+from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY
 from tidelog.capture.steering.guard import GIVEN_UP_KEY
 from tidelog.capture.steering.pauses import LOG_KEY
 from tidelog.config import Config

@@ -35,6 +35,7 @@ from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCata
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.farewell import end_later
+from tidelog.capture.generation import check_lost
 from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.patient_state import PatientState
@@ -137,8 +138,7 @@ class Capture:
             return self._open_session(state, keeper, on_status, serving, election, known)
 
         def looked() -> bool:
-            look_first(config, state)
-            return True
+            return look_first(config, state) or check_lost(state, log_place(config))
 
         serving: Serving | None = None
         alerts: Alerts | None = None
@@ -207,6 +207,7 @@ class Capture:
                 seen=seen_offset(state, log),
             )
         else:
+            check_lost(state, path)
             writer = EventLogWriter.create(
                 path,
                 identity,

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tidelog.capture.generation import GAP_KEY
-from tidelog.capture.session import CONSENT_KEY
+from tidelog.capture.generation import CONSENT_KEY, GAP_KEY
 from tidelog.capture.steering.guard import GIVEN_UP_KEY, with_its_cause
 from tidelog.errors import GapError
 from tidelog.eventlog.writer import EventLogWriter

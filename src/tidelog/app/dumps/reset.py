@@ -9,7 +9,8 @@ from typing import Any
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.app.sources.kinds import source_kind
-from tidelog.capture.session import CONSENT_KEY, STATUS_KEY
+from tidelog.capture.generation import CONSENT_KEY, GENERATION_KEY
+from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TableRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -23,15 +24,16 @@ def reset_plan(config: Config) -> dict[str, Any]:
     """What `reset` would lead to; asks the source for its tables, and changes nothing.
 
     ``captured_until_ms``: when the newest transaction was committed that is captured; None: not
-    known. ``tables``: those that are dumped again. ``not_dumped``: those that no dump can read,
-    each with its ``reason``.
+    known. ``log_exists``: False: it was lost, and another one begins. ``tables``: those that are
+    dumped again. ``not_dumped``: those that no dump can read, each with its ``reason``.
 
     Raises:
         UsageError: a capture leads, or nothing was ever captured.
     """
-    if not EventLog.exists(log_place(config)):
-        raise UsageError(f"{log_place(config)} holds no event log: there is nothing to reset")
+    log_exists = EventLog.exists(log_place(config))
     with closing(LookedAt(config.state.place)) as state:
+        if not log_exists and state.get(GENERATION_KEY) is None:
+            raise UsageError(f"{log_place(config)} holds no event log: there is nothing to reset")
         if (leader := _leader(config) if state.exists else None) is not None:
             raise UsageError(
                 f"{leader} leads: stop capture first, and its standbys. A capture that "
@@ -44,6 +46,7 @@ def reset_plan(config: Config) -> dict[str, Any]:
         reasons = {str(table): _not_dumped(catalogue, table) for table in tables}
     return {
         "log": log_place(config),
+        "log_exists": log_exists,
         "captured_until_ms": last_us // 1000 or None,
         "tables": [table for table, reason in reasons.items() if reason is None],
         "not_dumped": [
@@ -72,7 +75,8 @@ def _not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
 
 def reset(config: Config) -> None:
     """The next capture that leads may go on behind a gap, if there is one: it notes it in the event
-    log, and dumps all tables again that a dump can read. Raises UsageError as `reset_plan` does.
+    log, and dumps all tables again that a dump can read. Where the event log is lost, it begins a
+    new one. Raises UsageError as `reset_plan` does.
     """
     reset_plan(config)
     with closing(open_state(config.state.place)) as state:

@@ -134,7 +134,7 @@ def test_a_type_that_is_not_known_matters_only_in_captured_tables(
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_optional_metadata_that_can_not_be_read_matter_only_in_captured_tables(
+def test_optional_metadata_that_can_not_be_read_matters_only_in_captured_tables(
     make_capture: Make,
     sql: Any,
     mysql_family_database: str,

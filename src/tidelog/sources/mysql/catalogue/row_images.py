@@ -2,8 +2,9 @@
 
 What such records lack is unchanged, mostly. Not so (seen on MariaDB 10.11 and 11.4, MySQL 8.0):
 
-- Neither server logs a column that an INSERT does not name and that has a default, also one of the
-  key: nobody knows which row that was (MINIMAL).
+- Neither server logs a column that an INSERT does not name and whose default is a constant, also
+  one of the key: nobody knows which row that was (MINIMAL). Defaults that are expressions are
+  logged.
 - MariaDB logs no virtual column with an update, and none that REPLACE or ON DUPLICATE KEY UPDATE
   sets back to its default. Where the old image is short, capture reads the row again. Where it is
   whole (FULL_NODUP; tables without a primary key), the old value would be taken for the new one.
@@ -11,19 +12,22 @@ What such records lack is unchanged, mostly. Not so (seen on MariaDB 10.11 and 1
 
 from __future__ import annotations
 
+import re
+
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TableRefusedError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection
 
 _COLUMNS = """
-SELECT COLUMN_KEY, COLUMN_DEFAULT IS NOT NULL, EXTRA FROM information_schema.COLUMNS
+SELECT COLUMN_KEY, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 """
 _UNIQUE = """
 SELECT 1 FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 LIMIT 1
 """
+_CONSTANT = re.compile(r"-?[0-9][-+.0-9e]*|[bx]?'.*'", re.IGNORECASE | re.DOTALL)
 REMEDY = "SET GLOBAL binlog_row_image = 'FULL';"
 
 
@@ -37,10 +41,14 @@ def check_row_image(connection: Connection, table: TableName) -> None:
     name = (table.namespace, table.name)
     rows = connection.rows(_COLUMNS, name)
     virtual = any("VIRTUAL" in str(extra).upper() for _, _, extra in rows)
-    key = [bool(default) for role, default, _ in rows if role == "PRI"]
+    key = [
+        _is_constant(default, str(extra), connection.flavor)
+        for role, default, extra in rows
+        if role == "PRI"
+    ]
     why = ""
     if image == "MINIMAL" and any(key):
-        why = "a column of its key has a default, which inserts do not log"
+        why = "a column of its key has a constant default, which inserts do not log"
     elif connection.flavor is Flavor.MARIADB and virtual and (image == "FULL_NODUP" or not key):
         why = "updates do not log its virtual columns"
     elif (
@@ -57,3 +65,15 @@ def check_row_image(connection: Connection, table: TableName) -> None:
         raise TableRefusedError(
             table, f"binlog_row_image is {image}: {why}. Log whole rows of the server", REMEDY
         )
+
+
+def _is_constant(default: object, extra: str, flavor: Flavor) -> bool:
+    """Is it a default that is no expression? MySQL says so in EXTRA, from 8.0.13 on; before, there
+    was no other expression than CURRENT_TIMESTAMP. MariaDB quotes constants that are no numbers.
+    """
+    if default is None:
+        return False
+    text = default.decode("utf-8", "replace") if isinstance(default, bytes) else str(default)
+    if flavor is Flavor.MARIADB:
+        return _CONSTANT.fullmatch(text) is not None
+    return "DEFAULT_GENERATED" not in extra and not text.upper().startswith("CURRENT_TIMESTAMP")

@@ -30,9 +30,11 @@ def missing_names(missing: Bools | None, columns: Sequence[str], n: int) -> pa.L
 
 
 def named_lists(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """Lists of indices as lists of names; lists of names stay as they are."""
+    """Lists of indices as lists of names; lists of names stay as they are, but for their type:
+    Spark's elements may be marked as never null, which some of Arrow's functions don't take.
+    """
     if not pa.types.is_integer(lists.type.value_type):
-        return lists
+        return lists.cast(pa.list_(pa.string()))
     if lists.null_count == len(lists):
         return pa.nulls(len(lists), pa.list_(pa.string()))
     texts = pa.array(list(columns), pa.string()).take(lists.flatten().cast(pa.int32()))

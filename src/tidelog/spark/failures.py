@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pyarrow as pa
+
 from tidelog import errors
 
 _OURS = re.compile(
@@ -115,6 +117,34 @@ def system_error(error: BaseException) -> str:
     """
     found = _SYSTEMS.search(str(error))
     return found.group() if found else ""
+
+
+# What the same rows and the same code end with however often they are tried.
+_MISTAKES = (TypeError, NotImplementedError, AttributeError, NameError, AssertionError,
+             ArithmeticError, pa.ArrowInvalid)  # fmt: skip
+# SQL's states of data that an expression can't take, and of `raise_error` (SQLSTATE 22xxx, P0001).
+_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]*)\][^\[]*?SQLSTATE: (?:22|P0)\w{3}")
+
+
+def lasting_reason(error: BaseException) -> str:
+    """Why no retry can help, without values; empty if one may."""
+    if isinstance(error, _MISTAKES):
+        return f"{type(error).__name__}, a mistake in code of Tidelog's or of yours"
+    found = _DATA.search(str(error))
+    if found is not None:
+        return (
+            f"{found[1]}: an expression of a step does not take a row's value; change the step, "
+            "e.g. to `try_cast`, or `filter` such rows out"
+        )
+    return ""
+
+
+def output_failed(what: str, error: BaseException) -> errors.OutputError:
+    """The error of an output that failed: one that no retry can help, or one that may pass."""
+    lasting = lasting_reason(error)
+    if lasting:
+        return errors.OutputRefusedError(f"{what} failed, and will whenever it is tried: {lasting}")
+    return errors.OutputError(f"{what} failed with {failed_with(error)}")
 
 
 def failed_with(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from tidelog.ports import ChunkRequest, Digest, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.source_rows import ReaderFactory, source_frame
-from tidelog.spark.transforms import Step, quoted, steps_of
+from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import Key, Range, within
 from tidelog.verify.rows import Found, Unequal
@@ -169,10 +169,12 @@ class _Comparison:
 
     def _key_changes(self) -> str:
         """Why rows of the copy can't be found by key; empty if they can."""
-        changed = [step for step in self._steps if _changes_key(step, self._target.key)]
-        if not changed:
-            return ""
-        return f"the step {changed[0].action} changes the key's values: rows can't be found by it"
+        key: Sequence[str | None] = self._schema.match_key
+        for step in self._steps:
+            if _changes_key(step, key):
+                return f"the step {step.action} changes the key's values: rows can't be found by it"
+            key = delivered_names(key, [step])
+        return ""
 
     def _lacks(self) -> str:
         """What the copy lacks to be compared; empty if nothing."""
@@ -360,16 +362,14 @@ def _unchanged_columns(
     """By column of the output, the source's column that it holds as it is; None if steps do more
     than choose and name columns.
     """
-    names = {name: name for name in schema.column_names}
-    for step in steps:
-        if step.action not in _UNCHANGING:
-            return None
-        if step.action == "rename":
-            names = {step.argument.get(name, name): source for name, source in names.items()}
+    if any(step.action not in _UNCHANGING for step in steps):
+        return None
+    delivered = delivered_names(schema.column_names, steps)
+    names = dict(zip(delivered, schema.column_names, strict=True))
     return {name: names[name] for name in columns}
 
 
-def _changes_key(step: Step, key: Sequence[str]) -> bool:
+def _changes_key(step: Step, key: Sequence[str | None]) -> bool:
     """May the step give a column of the key other values? (Its function may not, says a step
     python.)
     """

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.integration.spark.conftest import Lake
+
+from tidelog.ports import Output
 
 
 def destination(context: Context) -> Destination:
@@ -13,4 +17,8 @@ def destination(context: Context) -> Destination:
         frame = lake.frame(table).drop("_version")
         return [row.asDict() for row in frame.orderBy("id").collect()]
 
-    return Destination(lambda **_: lake.output(), rows, frozenset({"no-delivery"}))
+    def open_(**how: Any) -> Output:
+        output: Output = lake.output(options=lake.options(steps=how.get("steps", ())))
+        return output
+
+    return Destination(open_, rows, frozenset({"no-delivery"}))

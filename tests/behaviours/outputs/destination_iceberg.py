@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.integration.iceberg.conftest import IcebergLake
 
+from tidelog.ports import Output
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
@@ -19,4 +22,8 @@ def destination(context: Context) -> Destination:
         frame = lake.frame(table).drop("_version")
         return [row.asDict() for row in frame.orderBy("id").collect()]
 
-    return Destination(lambda **_: lake.output(), rows, frozenset({"no-delivery"}))
+    def open_(**how: Any) -> Output:
+        output: Output = lake.output(options=lake.options(steps=how.get("steps", ())))
+        return output
+
+    return Destination(open_, rows, frozenset({"no-delivery"}))

@@ -267,3 +267,49 @@ def test_a_column_that_a_step_hides_does_not_show_by_its_old_name(
     found = destination.rows("public.t")
     assert [each.get("mail") for each in found] == [None, None]
     assert [each["email"] for each in found] == [None, "***"]
+
+
+STEPS = (
+    Step("compute", {"short": "left(doc, 3)", "longer": "short || '-d'", "next": "n + 1"}),
+    Step("mask", {"mail": "***"}),
+    Step("rename", {"doc": "n", "n": "doc"}),
+    Step("filter", "coalesce(doc, 0) < 9"),
+)
+
+
+def test_steps_leave_what_a_record_lacks_as_it_was(
+    destination: Destination, built: BuiltLog
+) -> None:
+    """An update without an unchanged TOAST: what is computed of it is lacking as well."""
+    columns = {"id": "int64", "n": "int32", "mail": "text", "doc": "text"}
+    table = built.table("public.t", columns)
+    for key in "123":
+        built.insert(table, key, "0", "m", "document")
+    built.insert(table, "4", None, None, None)
+    built.flush()
+    bring(destination, built, steps=STEPS)
+    built.update(table, "1", "1", None, UNCHANGED)
+    built.update(table, "2", "1", UNCHANGED, "other")
+    built.delete(table, "3")
+    built.flush()
+    bring(destination, built, steps=STEPS)
+    names = ("id", "doc", "mail", "n", "short", "longer", "next")
+    assert [tuple(each.get(name) for name in names) for each in destination.rows("public.t")] == [
+        (1, 1, None, "document", "doc", "doc-d", 2),
+        (2, 1, "***", "other", "oth", "oth-d", 2),
+        (4, None, None, None, None, None, None),
+    ]
+
+
+def test_a_value_that_a_step_can_not_take_is_told_as_lasting(
+    destination: Destination, built: BuiltLog
+) -> None:
+    if "stream" in destination.traits:
+        pytest.skip("steps are applied to streams as to copies")
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "1", "a secret")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="CAST_INVALID_INPUT") as raised:
+        bring(destination, built, steps=(Step("cast", {"v": "int"}),))
+    assert "will whenever it is tried" in str(raised.value)
+    assert "secret" not in str(raised.value)

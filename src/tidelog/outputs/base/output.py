@@ -45,13 +45,18 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import failed_with, find_error
+from tidelog.spark.failures import find_error, output_failed
+from tidelog.spark.sessions.exact_names import EXACT_NAMES
 from tidelog.spark.transforms import steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+_SESSION_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    **EXACT_NAMES,
+}
 
 
 class ExecutorOutput:
@@ -244,10 +249,8 @@ class ExecutorOutput:
             ours = find_error(str(error))
             if ours is not None:
                 raise ours from error
-            raise OutputError(
-                f"output {self.name}: writing offsets {start} to {end} failed with "
-                f"{failed_with(error)}"
-            ) from error
+            what = f"output {self.name}: writing offsets {start} to {end}"
+            raise output_failed(what, error) from error
         progress.finish(end, rejected)
 
     def _pieces(self, batch: OutputBatch) -> list[OutputBatch]:

@@ -37,11 +37,11 @@ from tidelog.outputs.lake import rows as lake_rows
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable
 from tidelog.ports import OutputBatch, TableRange, TargetTable, WriteLease
-from tidelog.spark import transforms
+from tidelog.spark import failures, transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import find_error, storage_failure, system_error
+from tidelog.spark.sessions.exact_names import exact_session, in_session
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 from tidelog.system import failpoints
 
@@ -135,6 +135,8 @@ class LakeOutput(ABC):
     ) -> None:
         self.name = name
         self._spark = spark
+        self._reading = exact_session(spark)
+        register(self._reading)
         self._log = EventLog.open(log_path)
         self._log_path = log_path
         self._patterns = tuple(tables) or ("*.*",)
@@ -211,17 +213,22 @@ class LakeOutput(ABC):
         except TidelogError:
             raise
         except Exception as error:
-            ours = find_error(str(error))  # of an executor: retrying helps no undecodable record
+            ours = failures.find_error(
+                str(error)
+            )  # of an executor: retrying helps no undecodable record
             if ours is not None:
                 raise ours from error
-            if (away := storage_failure(error)) is not None:
+            if (away := failures.storage_failure(error)) is not None:
                 raise away from error
             reason = _reason(error)
-            kind = OutputBusyError if _CONFLICT.search(reason) else OutputError
-            raise kind(
+            what = (
                 f"{self.product} table {self._table(task.table).place}: writing offsets "
-                f"{task.start} to {task.end} of {task.table} failed: {reason}"
-            ) from error
+                f"{task.start} to {task.end} of {task.table}"
+            )
+            if failures.lasting_reason(error):
+                raise failures.output_failed(what, error) from error
+            kind = OutputBusyError if _CONFLICT.search(reason) else OutputError
+            raise kind(f"{what} failed: {reason}") from error
 
     def _bring_over(self, task: _Task, generation: str) -> None:
         copy = self._table(task.table)
@@ -316,11 +323,12 @@ class LakeOutput(ABC):
         columns = self._delivered[task.table]
         schema = target.schema if steps else delivered_schema(target.schema, columns)
         refs = [ref for part in parts for ref in part]
-        read = (copy.spark, self._log_path, self._log.generation, schema, refs)
+        read = (self._reading, self._log_path, self._log.generation, schema, refs)
         with folding.newest(*read, parts=len(parts)) as source:
             changes = folding.with_deletes_below(source, task.deleted_below)
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
+            changes = in_session(changes, copy.spark)
             may_lack = columns if steps else columns_that_may_lack(schema)
             if copy.is_empty():
                 lake_rows.append(copy, changes, columns)
@@ -383,7 +391,7 @@ def _reason(error: Exception) -> str:
         while cause is not None:
             condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
             cause = cause.getCause()
-    reason = system_error(error)
+    reason = failures.system_error(error)
     what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
     if not reason and condition and _GONE.search(condition):
         reason = _LOST_FILE  # Java says the same of files that can't be opened: told before

@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import QueryFailedError, failed_with, known_failure
+from tidelog.spark.failures import QueryFailedError, failed_with, known_failure, output_failed
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -293,9 +293,7 @@ class _Loop:
         try:
             self._write(frame, batch_id)
         except Exception as error:
-            self.failure = known_failure(error) or OutputError(
-                f"a batch failed with {failed_with(error)}"
-            )
+            self.failure = known_failure(error) or output_failed("a batch", error)
             raise
         finally:
             self._under_way = None

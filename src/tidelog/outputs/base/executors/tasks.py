@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.missing import named_lists
-from tidelog.errors import OutputError, TidelogError
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import other_keys
@@ -27,6 +27,7 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
+from tidelog.spark.failures import lasting_reason
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
@@ -115,10 +116,13 @@ def run(work: Work, number: int, batches: Batches) -> Written:
         except TidelogError:
             raise
         except Exception as error:
-            raise OutputError(
-                f"output {task.output}: writing offsets {task.start} to {task.end} failed with "
-                f"{type(error).__name__}"
-            ) from error
+            what = f"output {task.output}: writing offsets {task.start} to {task.end} failed"
+            lasting = lasting_reason(error)
+            if lasting:
+                raise OutputRefusedError(
+                    f"{what}, and will whenever it is tried: {lasting}"
+                ) from error
+            raise OutputError(f"{what} with {type(error).__name__}") from error
 
 
 def _run(work: Work, task: WriteTask, batches: Batches) -> Written:

@@ -1,0 +1,313 @@
+"""What each action of a step does to a DataFrame of the shape `changes` or `events`.
+
+Names are exact: `v` and `V` are two columns (`tidelog.spark.sessions.exact_names`). A step never
+gives two columns one name, and never touches those of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+from pyspark.sql import types
+
+from tidelog.errors import ConfigError
+from tidelog.spark.formats.shapes import (
+    CHANGE_MISSING,
+    CHANGE_OP,
+    CHANGE_VERSION,
+    EVENT_BEFORE,
+    EVENT_SOURCE,
+)
+from tidelog.spark.lineage import columns_computed_of, columns_read, passed_along
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+META = (CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING, EVENT_BEFORE, EVENT_SOURCE)
+"""The columns of the shapes that are not the table's."""
+
+_INTEGERS = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_INSTANTS = (types.TimestampType, types.TimestampNTZType)
+
+
+@dataclass(frozen=True)
+class Step:
+    """``action`` and ``argument`` as in the configuration; of the tables that match."""
+
+    action: str
+    argument: Any
+    tables: tuple[str, ...] = ("*.*",)
+    salt: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """What an action must know of the table.
+
+    ``key``: the columns, by their names before the step, whose values must stay apart; empty where
+    no copy is kept.
+    """
+
+    name: str
+    keyed: bool
+    key: tuple[str, ...] = ()
+
+
+def quoted(name: str) -> str:
+    """A name as a Spark SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    """Raises ConfigError, which names step and table, if the step does not fit the columns."""
+    try:
+        return _ACTIONS[step.action](frame, step, table)
+    except ConfigError as error:
+        raise ConfigError(f"step {step.action}, table {table.name}: {error}") from error
+    except Exception as error:
+        if _is_analysis(error) or step.action == "python":
+            raise ConfigError(
+                f"step {step.action}, table {table.name}: it does not fit the columns: "
+                f"{_first_line(error)}"
+            ) from error
+        raise
+
+
+def load(name: str) -> Any:
+    """``module:attribute``. Raises ConfigError if there is no such thing."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name} can't be imported ({type(error).__name__}: {error})") from error
+
+
+# ---------------------------------------------------------------- the actions
+
+
+def _select(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    _check_there(frame, step.argument)
+    _check_apart(step.argument)
+    return _chosen(frame, {name: f.col(quoted(name)) for name in step.argument}, {})
+
+
+def _drop(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    _check_there(frame, step.argument)
+    left = [name for name in _own(frame) if name not in step.argument]
+    return _chosen(frame, {name: f.col(quoted(name)) for name in left}, {})
+
+
+def _rename(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    """All at once, so that two columns may swap names."""
+    _check_there(frame, step.argument)
+    new = [(step.argument.get(name, name), name) for name in _own(frame)]
+    _check_apart([name for name, _ in new])
+    _check_ours(step.argument.values())
+    columns = {name: f.col(quoted(old)) for name, old in new}
+    return _chosen(frame, columns, {name: frozenset([old]) for name, old in new if name != old})
+
+
+def _filter(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    condition = f.expr(step.argument)
+    meets = f.coalesce(condition, f.lit(False))
+    untold = _lacks(columns_read(frame, condition))
+    if not table.keyed:
+        # A delete tells the key alone, an update may lack a column: these can't be judged, and too
+        # many do no harm.
+        return frame.where(meets | untold | f.col(CHANGE_OP).isin("d", "t"))
+    # Where the log does not tell what the condition looks at, a row stays in or out as it was.
+    return frame.withColumn(CHANGE_OP, f.when(meets | untold, f.col(CHANGE_OP)).otherwise("d"))
+
+
+def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    _check_there(frame, step.argument)
+    result = _replaced(frame, {n: f.col(quoted(n)).cast(kind) for n, kind in step.argument.items()})
+    for name in table.key:
+        if name in step.argument:
+            before, after = (each.schema[name].dataType for each in (frame, result))
+            if not _stay_apart(before, after, step.argument[name]):
+                raise ConfigError(
+                    f"column {name!r} is of the key, by which rows are known, and a cast from "
+                    f"{before.simpleString()} to {step.argument[name]} may make one value of "
+                    "several: rows would merge. Keep it as it is, or hash it"
+                )
+    return result
+
+
+def _compute(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    """Expressions read the columns as they were before the step, and columns that earlier ones of
+    the same step add.
+    """
+    _check_ours(step.argument)
+    before = set(_own(frame))
+    seen, replaced = frame, {}
+    read: dict[str, frozenset[str]] = {}
+    for name, text in step.argument.items():
+        expression = f.expr(text)
+        found = columns_read(seen, expression)
+        read[name] = frozenset().union(
+            *(read.get(n, {n}) if n not in before else {n} for n in found)
+        )
+        if name in before:
+            replaced[name] = expression
+        else:
+            seen = seen.withColumn(name, expression)
+    order = [*_own(frame), *(name for name in step.argument if name not in before)]
+    columns = {name: replaced.get(name, f.col(quoted(name))) for name in order}
+    return _chosen(seen, columns, read)
+
+
+def _mask(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    _check_there(frame, step.argument)
+    return _replaced(
+        frame,
+        {n: f.when(f.col(quoted(n)).isNotNull(), f.lit(text)) for n, text in step.argument.items()},
+    )
+
+
+def _hash(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    _check_there(frame, step.argument)
+    return _replaced(
+        frame,
+        {
+            n: f.sha2(f.concat(f.lit(step.salt), f.col(quoted(n)).cast("string")), 256)
+            for n in step.argument
+        },
+    )
+
+
+def _python(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    result: DataFrame = load(step.argument)(frame)
+    lost = [name for name in _meta(frame) if name not in result.columns]
+    if lost:
+        raise ConfigError(f"{step.argument} took the column {lost[0]} away")
+    names = _own(result)
+    _check_apart(names)
+    known = set(_own(frame))
+    for name in names:
+        near = [each for each in known if each.lower() == name.lower()]
+        if name not in known and near and not any(each not in names for each in near):
+            raise ConfigError(
+                f"{step.argument} made a column {name!r} beside {near[0]!r}: names are exact, so "
+                "these are two columns. Write it as it is, or give it another name"
+            )
+    if not passed_along(frame, result, CHANGE_MISSING):
+        return result  # it knows what its columns lack
+    of = dict(zip(result.columns, columns_computed_of(frame, result), strict=True))
+    ours = set(META)
+    return _chosen(
+        result, {name: f.col(quoted(name)) for name in names}, {n: of[n] - ours for n in names}
+    )
+
+
+_ACTIONS: Mapping[str, Callable[[DataFrame, Step, StepTable], DataFrame]] = {
+    "select": _select,
+    "drop": _drop,
+    "rename": _rename,
+    "filter": _filter,
+    "cast": _cast,
+    "compute": _compute,
+    "mask": _mask,
+    "hash": _hash,
+    "python": _python,
+}
+
+
+# ---------------------------------------------------------------- parts of them
+
+
+def _meta(frame: DataFrame) -> list[str]:
+    return [name for name in frame.columns if name in META]
+
+
+def _own(frame: DataFrame) -> list[str]:
+    return [name for name in frame.columns if name not in META]
+
+
+def _replaced(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """With other values, each of its own column alone: what was missing is missing still."""
+    return frame.select(*(columns.get(n, f.col(quoted(n))).alias(n) for n in frame.columns))
+
+
+def _chosen(
+    frame: DataFrame, columns: Mapping[str, Column], read: Mapping[str, frozenset[str]]
+) -> DataFrame:
+    """``columns`` and those of ours. A column is missing from a row if one of those is that it is
+    computed of: ``read``; of one that is not named there, itself.
+    """
+    missing = f.col(CHANGE_MISSING)
+    same = [name for name in columns if read.get(name, {name}) == {name}]
+    kept = [f.array_intersect(missing, _names(same))]
+    for name in columns:
+        of = read.get(name, frozenset([name]))
+        if of and of != {name}:
+            kept.append(f.when(_lacks(of), f.array(f.lit(name))).otherwise(_names([])))
+    lists = f.concat(*kept)
+    still = f.when(missing.isNotNull(), f.when(f.size(lists) > 0, lists))
+    ours = [still.alias(n) if n == CHANGE_MISSING else f.col(n) for n in _meta(frame)]
+    return frame.select(*ours, *(column.alias(name) for name, column in columns.items()))
+
+
+def _lacks(names: Iterable[str]) -> Column:
+    """Is one of the columns missing from the row?"""
+    return f.coalesce(f.arrays_overlap(f.col(CHANGE_MISSING), _names(names)), f.lit(False))
+
+
+def _names(names: Iterable[str]) -> Column:
+    return f.array(*(f.lit(name) for name in sorted(names))).cast("array<string>")
+
+
+def _check_there(frame: DataFrame, names: Iterable[str]) -> None:
+    own = _own(frame)
+    for name in names:
+        if name not in own:
+            near = [repr(each) for each in own if each.lower() == name.lower()]
+            hint = f"; there is {' and '.join(near)}: names are exact" if near else ""
+            raise ConfigError(f"no column {name!r}{hint}")
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        raise ConfigError(f"two columns would have the name {twice[0]!r}")
+
+
+def _check_ours(names: Iterable[str]) -> None:
+    for name in names:
+        if name in META:
+            raise ConfigError(f"{name!r} is the name of a column of ours: choose another one")
+
+
+def _stay_apart(before: types.DataType, after: types.DataType, wanted: str) -> bool:
+    """Do two values of a type stay two after the cast? One that does not fit fails, and is no other
+    value.
+    """
+    text = "char" not in wanted.lower() and after == types.StringType()
+    if before == after:
+        return after != types.StringType() or text
+    if isinstance(before, types.DecimalType):
+        if isinstance(after, types.DecimalType):
+            return after.scale >= before.scale
+        return text or (before.scale <= 0 and isinstance(after, _INTEGERS))
+    if isinstance(before, (types.BooleanType, *_INTEGERS)):
+        wide = isinstance(after, types.DecimalType) and after.scale >= 0
+        return text or wide or isinstance(after, _INTEGERS)
+    if isinstance(before, (types.DateType, *_INSTANTS)):
+        return text or isinstance(after, _INSTANTS)  # sessions are in UTC
+    if isinstance(before, (types.FloatType, types.DoubleType)):
+        return text or isinstance(after, types.DoubleType)
+    return before == types.StringType() and isinstance(after, types.BinaryType)
+
+
+def _is_analysis(error: Exception) -> bool:
+    from pyspark.errors import AnalysisException, ParseException
+
+    return isinstance(error, AnalysisException | ParseException)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

@@ -14,6 +14,7 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base import other_keys
 from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import Formatter, TargetTable
@@ -62,6 +63,13 @@ def messages(config: Config, formatter: Formatter | None = None, name: str = "t"
         for batch in batches
         for message in formatter.format(target, batch).to_pylist()
     ]
+
+
+def sent(config: Config, formatter: Formatter, name: str = "t") -> list[dict[str, Any]]:
+    """The messages about a table as a Kafka output sends them: key, value, headers."""
+    target, batches = events(config, name)
+    batches = [other_keys.told(batch, target.key) for batch in batches]
+    return [m for batch in batches for m in formatter.format(target, batch).to_pylist()]
 
 
 def events(config: Config, name: str = "t") -> tuple[TargetTable, list[pa.RecordBatch]]:

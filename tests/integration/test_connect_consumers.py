@@ -5,6 +5,7 @@ converters, Debezium's ``ExtractNewRecordState`` and its JDBC sink, and Flink.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from py4j.protocol import Py4JJavaError
-from tests.integration.event_messages import capturing, events, messages, wait_for
-from tests.support.connect import Connect
+from tests.integration.event_messages import capturing, events, messages, sent, wait_for
+from tests.support.connect import Connect, ConnectWorker
+from tests.support.kafka import KafkaServer
 
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
@@ -83,12 +87,12 @@ def plain(struct: Any, schema: Any) -> Any:
 def test_connects_converter_reads_every_mode(
     decimal: DecimalMode, log: Config, connect: Connect
 ) -> None:
-    for time, binary in product(get_args(TimeMode), get_args(BinaryMode)):
-        handling = Handling(decimal, time, binary, schemas=True)
-        sent = messages(log, Debezium(handling=handling))
-        records = connect.records("t", sent)
-        assert len(records) == len(sent) >= 10
-        for record, (key, value) in zip(records, sent, strict=True):
+    for times, binary in product(get_args(TimeMode), get_args(BinaryMode)):
+        handling = Handling(decimal, times, binary, schemas=True)
+        written = messages(log, Debezium(handling=handling))
+        records = connect.records("t", written)
+        assert len(records) == len(written) >= 10
+        for record, (key, value) in zip(records, written, strict=True):
             assert plain(record.key(), record.keySchema()) == json.loads(key or b"")["payload"]
             if value is None:
                 assert record.value() is None
@@ -232,6 +236,119 @@ def test_debeziums_jdbc_sink_makes_a_copy(
     assert (types["i2"], types["tm"]) == ("smallint", "time without time zone")
 
 
+@pytest.fixture(scope="module")
+def worker(
+    connect: Connect, kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConnectWorker]:
+    found = ConnectWorker(connect, kafka.servers, tmp_path_factory.mktemp("connect"))
+    yield found
+    found.stop()
+
+
+SIMPLE = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+TEXT = "org.apache.kafka.connect.storage.StringConverter"
+# A key of numbers and texts Connect's default can't type: neither as Debezium writes it, nor ours.
+HEADER_CONVERTERS = {"id int": SIMPLE, "id varchar(9)": SIMPLE, "id int, r varchar(9)": TEXT}
+
+
+def test_a_real_worker_s_jdbc_sink_follows_changed_keys(
+    worker: ConnectWorker, connect: Connect, kafka: KafkaServer, postgres: PostgresServer,
+    database: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """By the worker's own converters, with the headers that messages have in Kafka."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    server = psycopg.conninfo.conninfo_to_dict(database)
+    for number, key in enumerate(HEADER_CONVERTERS):
+        columns = ", ".join(part.split()[0] for part in key.split(", "))
+        sql = f"CREATE TABLE t{number} ({key}, x text, PRIMARY KEY ({columns}))"
+        postgres.execute(sql, name)
+        more = ", 'r\"'" if ", r" in key else ""
+        for row in (1, 2, 3):
+            postgres.execute(f"INSERT INTO t{number} VALUES ('{row}'{more}, 'v')", name)
+    tables = [f"t{number}" for number in range(len(HEADER_CONVERTERS))]
+    with capturing(tmp_path, "postgres", database, "public.*") as config:
+        wait_for(config, 3 * len(tables))
+        for table in tables:
+            postgres.execute(f"UPDATE {table} SET id = '30' WHERE id = '3'", name)
+            postgres.execute(f"DELETE FROM {table} WHERE id = '2'", name)
+        wait_for(config, 5 * len(tables))
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    topics = {table: f"{tmp_path.name}-{table}" for table in tables}
+    for created in admin.create_topics([NewTopic(each, 1, 1) for each in topics.values()]).values():
+        created.result(30)
+    for table, converter in zip(tables, HEADER_CONVERTERS.values(), strict=True):
+        for message in sent(config, Debezium(handling=TYPED), table):
+            headers = [("tidelog-version", b"1"), ("tidelog-schema", b"1")]
+            headers += [(header, text.encode()) for header, text in message["headers"] or ()]
+            producer.produce(topics[table], message["value"], message["key"], headers=headers)
+        worker.add(
+            topics[table],
+            {
+                "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+                "topics": topics[table],
+                "connection.url": f"jdbc:postgresql://{server['host']}:{server['port']}/{name}",
+                "connection.username": str(server["user"]),
+                "connection.password": "none",
+                "insert.mode": "upsert",
+                "delete.enabled": "true",
+                "primary.key.mode": "record_key",
+                "schema.evolution": "basic",
+                "collection.name.format": f"copy_{table}",
+                "consumer.override.auto.offset.reset": "earliest",
+                **({} if converter == SIMPLE else {"header.converter": converter}),
+            },
+        )
+    assert producer.flush(30) == 0
+    for table in tables:
+        wanted = postgres.execute(f"SELECT * FROM {table} ORDER BY id", name)
+        deadline = time.monotonic() + 120
+        while (found := _rows_of(postgres, f"copy_{table}", name)) != wanted:
+            failed = worker.failure(topics[table])
+            assert failed is None, failed
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+
+
+def _rows_of(postgres: PostgresServer, table: str, database: str) -> list[tuple[Any, ...]]:
+    try:
+        return postgres.execute(f"SELECT * FROM {table} ORDER BY id", database)
+    except psycopg.errors.UndefinedTable:
+        return []
+
+
+def test_a_changed_key_s_headers_are_what_connect_writes_of_its_struct(
+    connect: Connect, postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    """As ``SimpleHeaderConverter`` spells the struct that Connect's JSON converter reads."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    key = '(id, "o""dd", n, b, by)'
+    postgres.execute(
+        'CREATE TABLE t (id int, "o""dd" text, n numeric(10,2), b boolean, by bytea, '
+        f"PRIMARY KEY {key})",
+        name,
+    )
+    row = r"""(1, E'é"\\\n\t𝄞', -1234.50, true, '\x00ff')"""
+    postgres.execute(f"INSERT INTO t VALUES {row}", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 1)
+        postgres.execute("UPDATE t SET id = 2", name)
+        wait_for(config, 2)
+    for decimal in get_args(DecimalMode):
+        handling = Handling(decimal, "adaptive", "bytes", schemas=True)
+        found = sent(config, Debezium(handling=handling))
+        assert [[n for n, _ in each["headers"] or ()] for each in found] == [
+            [], ["__debezium.newkey"], ["__debezium.newkey"], ["__debezium.oldkey"],
+        ]  # fmt: skip
+        keys = [
+            each.key()
+            for each in connect.records("t", [(each["key"], each["value"]) for each in found])
+        ]
+        values = connect.jvm.org.apache.kafka.connect.data.Values
+        old, new = (values.convertToString(key.schema(), key) for key in (keys[0], keys[-1]))
+        assert [each["headers"][0][1] for each in found[1:]] == [new, new, old]
+
+
 def test_flink_reads_the_changes(
     postgres: PostgresServer, database: str, tmp_path: Path, connect: Connect
 ) -> None:
@@ -252,8 +369,8 @@ def test_flink_reads_the_changes(
     columns = {"id": "INT", "i2": "SMALLINT", "i8": "BIGINT", "f8": "DOUBLE", "b": "BOOLEAN",
                "n": "DECIMAL", "x": "STRING", "j": "STRING", "u": "STRING"}  # fmt: skip
     for schemas in (False, True):
-        sent = messages(config, Debezium(handling=Handling(schemas=schemas)))
-        rows = connect.flink(sent, columns, schemas=schemas)
+        written = messages(config, Debezium(handling=Handling(schemas=schemas)))
+        rows = connect.flink(written, columns, schemas=schemas)
         assert [(kind, row["id"]) for kind, row in rows] == [
             ("+I", "9"), ("+I", "1"), ("+I", "2"), ("-U", "1"), ("+U", "1"),
             ("-D", "2"), ("+I", "30"), ("-D", "1"),

@@ -16,7 +16,9 @@ from py4j.java_gateway import (
     JavaGateway,
     launch_gateway,
 )
+from py4j.protocol import Py4JJavaError
 from tests.support.connect_jars import CONSUMER_JARS
+from tests.support.connect_worker_jars import WORKER_JARS
 
 from tidelog.demo.servers.server_jars import java
 from tidelog.system.maven import fetch
@@ -31,7 +33,9 @@ class Connect:
         own = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
         port, token = launch_gateway(
             jarpath=str(own),
-            classpath=":".join(map(str, fetch(CONSUMER_JARS, "Kafka Connect's jars"))),
+            classpath=":".join(
+                map(str, fetch((*CONSUMER_JARS, *WORKER_JARS), "Kafka Connect's jars"))
+            ),
             die_on_exit=True,
             java_path=java("Kafka Connect"),
             enable_auth=True,
@@ -55,6 +59,16 @@ class Connect:
         trace: TracebackType | None,
     ) -> None:
         self._gateway.shutdown()
+
+    def array(self, kind: str, values: Sequence[Any]) -> Any:
+        """A Java array."""
+        java: Any = self.jvm
+        for part in kind.split("."):
+            java = getattr(java, part)
+        found = self._gateway.new_array(java, len(values))
+        for place, value in enumerate(values):
+            found[place] = value
+        return found
 
     def records(self, topic: str, messages: Sequence[Message]) -> list[Any]:
         """The messages as Connect's sink records, by its JSON converter as it is by default: with
@@ -157,6 +171,47 @@ class Connect:
             task.put(list(records))
         finally:
             task.stop()
+
+
+class ConnectWorker:
+    """A worker of Kafka Connect as ``connect-standalone`` runs it, in the JVM of ``connect``, with
+    the converters of its sample configuration: JSON for keys and values, the default for headers.
+    """
+
+    def __init__(self, connect: Connect, servers: str, directory: Path) -> None:
+        self._jvm = connect.jvm
+        arguments = connect.array("java.lang.String", ["worker.properties"])
+        program = self._jvm.org.apache.kafka.connect.cli.ConnectStandalone(arguments)
+        json_converter = "org.apache.kafka.connect.json.JsonConverter"
+        self._connect = program.startConnect(
+            {
+                "bootstrap.servers": servers,
+                "key.converter": json_converter,
+                "value.converter": json_converter,
+                "offset.storage.file.filename": str(directory / "offsets"),
+                "plugin.discovery": "service_load",
+                "listeners": "http://127.0.0.1:0",
+            }
+        )
+
+    def add(self, name: str, configuration: Mapping[str, str]) -> None:
+        """Create a connector."""
+        done = self._jvm.org.apache.kafka.connect.util.FutureCallback()
+        given = {"name": name, **configuration}
+        self._connect.herder().putConnectorConfig(name, given, False, done)
+        done.get()
+
+    def failure(self, name: str) -> str | None:
+        """Why a task of the connector has failed, as its status tells; None if none has."""
+        try:
+            tasks = self._connect.herder().connectorStatus(name).tasks()
+        except Py4JJavaError:  # not there yet
+            return None
+        return next((str(each.trace()) for each in tasks if each.state() == "FAILED"), None)
+
+    def stop(self) -> None:
+        self._connect.stop()
+        self._connect.awaitStop()
 
 
 def _text(cell: Any) -> str:

@@ -142,7 +142,7 @@ def test_a_step_that_takes_the_key_away_is_refused_at_the_start(
     built.flush()
     with pytest.raises(ConfigError, match=r"take id away from public\.t"):
         kept(spark, built, tmp_path, steps=(Step("select", ["v"]),))
-    with pytest.raises(ConfigError, match=r"do not fit public\.t"):
+    with pytest.raises(ConfigError, match=r"table public\.t"):
         kept(spark, built, tmp_path, steps=(Step("compute", {"x": "nowhere + 1"}),))
 
 

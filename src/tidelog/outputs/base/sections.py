@@ -50,7 +50,11 @@ class DeadLetter(Section):
 
 
 class StepSection(Section):
-    """One transform. Exactly one of the actions; they apply in the order they are listed."""
+    """One transform. Exactly one of the actions; they apply in the order they are listed. Names of
+    columns are exact: `v` and `V` are two. A step that does not fit a table is refused at the
+    start. Where a record lacks a column (unchanged TOAST), what a step makes of it is lacking too:
+    a copy keeps what it has.
+    """
 
     tables: list[TablePattern] = Field(
         default=["*.*"],
@@ -59,18 +63,28 @@ class StepSection(Section):
     )
     select: list[str] | None = Field(default=None, description="Keep these columns only.")
     drop: list[str] | None = Field(default=None, description="Leave these columns out.")
-    rename: dict[str, str] | None = Field(default=None, description="Old name: new name.")
+    rename: dict[str, str] | None = Field(
+        default=None, description="Old name: new name; all at once, so that two may swap."
+    )
     filter: str | None = Field(
         default=None,
         description="A condition in Spark SQL. Where rows are kept by key, a row that no longer "
         "meets it is deleted; of change events those that don't meet it are left out, but deletes "
-        "and truncates never.",
+        "and truncates never. Where a record lacks what it looks at, the row stays in or out. A "
+        "row that comes in by an update which lacks any column is there after its next dump: such "
+        "a record can't be inserted.",
         examples=["country = 'DE'"],
     )
-    cast: dict[str, str] | None = Field(default=None, description="Column: Spark SQL type.")
+    cast: dict[str, str] | None = Field(
+        default=None,
+        description="Column: Spark SQL type. Of a column of a copy's key, one that keeps all "
+        "values apart. A value that the type can't take stops the output; `try_cast` in `compute` "
+        "makes it NULL.",
+    )
     compute: dict[str, str] | None = Field(
         default=None,
-        description="Column (new or there): expression in Spark SQL.",
+        description="Column (new or there): expression in Spark SQL, of the columns as they were "
+        "before the step and those that expressions before it add.",
         examples=[{"total": "price * quantity"}],
     )
     mask: dict[str, str] | None = Field(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import TextCells
+from tidelog.codecs.columns.joining import Piece, TextCells
 from tidelog.outputs.base.other_keys import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
@@ -28,6 +31,7 @@ from tidelog.spark.formats.connect_schemas import (
 from tidelog.spark.formats.envelope import envelope_json, joined
 from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_values, type_names
 
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
@@ -75,11 +79,8 @@ class Debezium:
         topic = topic_of(self.topic, table)
         headers = None
         if OTHER_KEY in events.schema.names:
-            other = json_rows(events.column(OTHER_KEY), table.key, None, *how)
-            if self.handling.schemas:
-                other = pc.if_else(other.is_valid(), joined(schemas[0], other, "}"), None)
-            headers = _headers(found, other)
-        return messages(found, topic, key, value, headers, tombstones=self.tombstones, bare=True)
+            headers = _headers(found, _header_texts(events.column(OTHER_KEY), table.key, *how))
+        return messages(found, topic, key, value, headers, tombstones=self.tombstones)
 
     def _schemas(self, table: TargetTable, found: EventColumns) -> tuple[str, str]:
         """What stands before the payloads of keys and of values."""
@@ -99,6 +100,41 @@ class Debezium:
         origin = source_schema(connector_of(table.origin), source_fields(table.origin))
         value = envelope_schema(name, fields, origin)
         return opened(key_schema(name, own)), opened(value)
+
+
+def _header_texts(
+    keys: pa.StructArray, names: Sequence[str], handling: Handling, types: Mapping[str, str]
+) -> pa.StringArray:
+    """Keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs: without a
+    schema, decimals as digits, and texts in which but quotes and backslashes are escaped
+    (`org.apache.kafka.connect.data.Values.append`).
+    """
+    pieces: list[Piece] = []
+    for number, name in enumerate(names):
+        values = keys.field(keys.type.get_field_index(name))
+        precise = pa.types.is_decimal(values.type) and handling.decimal == "precise"
+        cells = (
+            values.cast(pa.string()) if precise else json_values(values, handling, types.get(name))
+        )
+        pieces += [f"{',' if number else '{'}{json.dumps(name)}:", TextCells(cells)]
+    texts = joined(*pieces, "}").to_pylist()
+    there = keys.is_valid().to_pylist()
+    return pa.array(
+        [
+            (_STRING.sub(_header_string, text) if "\\" in text else text) if is_there else None
+            for text, is_there in zip(texts, there, strict=True)
+        ],
+        pa.string(),
+    )
+
+
+def _header_string(found: re.Match[str]) -> str:
+    return _escaped(json.loads(found[0]))
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:

@@ -97,10 +97,9 @@ def messages(
     headers: pa.Array | None,
     *,
     tombstones: bool,
-    bare: bool = False,
 ) -> pa.RecordBatch:
-    """One message per event and, with ``tombstones``, one more after each delete with a key;
-    ``bare``: without headers.
+    """One message per event and, with ``tombstones``, one more after each delete with a key, with
+    the delete's headers.
     """
     n = events.n
     arrays = [
@@ -120,8 +119,6 @@ def messages(
     spread = batch.drop_columns("value").take(pa.array(at))
     columns = list(spread.columns)
     columns.insert(1, _with_nulls(batch.column("value"), second))
-    if bare and headers is not None:
-        columns[2] = batch.column("headers").take(pa.array(at, mask=second))
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
 

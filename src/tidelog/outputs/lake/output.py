@@ -179,9 +179,9 @@ class LakeOutput(ABC):
 
     def _in_parallel(self, calls: Sequence[tuple[Any, ...]]) -> None:
         futures: list[Any] = [self._pool.submit(*call) for call in calls]
-        failures = [error for future in futures if (error := future.exception()) is not None]
-        if failures:
-            raise failures[0]
+        raised = [error for future in futures if (error := future.exception()) is not None]
+        if raised:
+            raise raised[0]
 
     def committed(self, table: TableName) -> int | None:
         copy = self._table(table)

@@ -67,6 +67,10 @@ HINT_LEAST_S = 1.0
 HINT_SHARE = 0.05
 """Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and
 may take so much of the time: whoever may give hints must not load the source with looks."""
+REFUSED_LOOKS_S = 60.0
+"""For so long after a table is refused, or capture starts, looks come as often as hints allow: one
+look finds that it can be captured again, another that its dump may begin.
+"""
 MAINTAIN_EVERY_S = 30.0
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -132,6 +136,7 @@ class CaptureSession:
         )
         self._source = SourceWatch()
         self._look_soon = threading.Event()
+        self._look_often_until = time.monotonic() + REFUSED_LOOKS_S
         self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
         self._publish_at = 0.0
         self._published: list[Any] = []  # what is told at once
@@ -233,6 +238,9 @@ class CaptureSession:
         """Called by the engine, on its thread. It is stored before the log goes on: what the log
         leaves out has to be dumped.
         """
+        if self._refused.of(seen.table) is None:
+            self._look_often_until = time.monotonic() + REFUSED_LOOKS_S
+            self._look_soon.set()
         self._refused.owe(seen.table)
         self._refused.refuse("log", seen.table, seen.refusal)
 
@@ -304,7 +312,8 @@ class CaptureSession:
                     logger.warning("%s: %s", work, error)
                 if work == "look":
                     took_s = time.monotonic() - began
-                    due[work] = now + look_pause(took_s)
+                    often = self._refused.any_left and now < self._look_often_until
+                    due[work] = now + look_pause(took_s, HINT_SHARE if often else LOOK_SHARE)
                     hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
     def _do(self, work: str) -> None:
@@ -383,6 +392,8 @@ def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def look_pause(took_s: float) -> float:
-    """How long until the next look at the catalogue, after one that took so long."""
-    return min(max(LOOK_EVERY_S, took_s / LOOK_SHARE), LOOKS_LEFT_OUT * LOOK_EVERY_S)
+def look_pause(took_s: float, share: float) -> float:
+    """How long until the next look at the catalogue, after one that took so long. ``share``: how
+    much of the time looks may take.
+    """
+    return min(max(LOOK_EVERY_S, took_s / share), LOOKS_LEFT_OUT * LOOK_EVERY_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,10 +15,12 @@ from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
 
 from tidelog import app
+from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError, SourceChangedError
+from tidelog.sources.mysql.stream.log_tables import LogTables
 
 pytestmark = pytest.mark.integration
 
@@ -229,3 +232,49 @@ def test_a_captured_replica_that_is_promoted_goes_on_and_its_old_source_is_told(
             with pytest.raises(SourceChangedError):
                 wrong.start(resume)
             wrong.reader.close()
+
+
+def test_refused_tables_are_captured_again_soon_though_looks_take_long(
+    mariadb_server: MariaDbServer,
+    mariadb_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log refuses them just after a look at the catalogue that took 0.4 s, as on a loaded
+    host: the next one would be due 40 s later.
+    """
+    server, name = mariadb_server, mariadb_database
+    look, bind = CatalogueWatch.look, LogTables.bind
+    looked = threading.Event()
+
+    def slow_look(watch: CatalogueWatch) -> Any:
+        found = look(watch)
+        if not looked.is_set():
+            time.sleep(0.4)
+        looked.set()
+        return found
+
+    def late_bind(tables: LogTables, *arguments: Any) -> Any:
+        assert looked.wait(PATIENCE_S)
+        return bind(tables, *arguments)
+
+    def refused() -> list[str]:
+        return [each["table"] for each in app.status(config).get("refused", ())]
+
+    with reader(server, name) as user, setting(server, "binlog_row_metadata", "NO_LOG"):
+        config = configured(server, user, name, tmp_path)
+        with capturing(config) as failures:
+            wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+        for table in "tu":
+            server.execute(f"INSERT INTO {table} VALUES (3, 3)", name)
+            server.execute(f"ALTER TABLE {table} ADD c int DEFAULT 7 FIRST, DROP n", name)
+            server.execute(f"INSERT INTO {table} VALUES (1, 4)", name)
+            server.execute(f"ALTER TABLE {table} MODIFY c bigint", name)
+        monkeypatch.setattr(CatalogueWatch, "look", slow_look)
+        monkeypatch.setattr(LogTables, "bind", late_bind)
+        with capturing(config) as failures:
+            wait_for(lambda: len(refused()) == 2, "both are refused", failures)
+            began = time.monotonic()
+            wait_for(lambda: not refused(), "they are captured again", failures)
+            assert time.monotonic() - began < 30
+            assert not failures, failures

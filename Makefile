@@ -88,7 +88,7 @@ test-newcomer-fast: venv
 
 test-newcomer-spark: venv
 	tools/as_newcomer.sh tools/run_tests.sh newcomer-spark $(PY) $(NEWCOMER) \
-		-m "mysql_family and spark and not soak and not thorough" $(ARGS)
+		-m "mysql_family and spark and not slow and not soak and not thorough" $(ARGS)
 
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \

@@ -2,8 +2,8 @@
 
 Which server they meet depends on the machine: Debian's MariaDB or one of Maven's, with plugins and
 client programs or without. `make test-newcomer` runs these tests as on a machine that has none.
-They are found by what their code, and that of their fixtures, names; a test that starts a server
-and was not found fails.
+They are found by what their code, and that of their fixtures, names; a test of `make test` that
+starts a server and was not found fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def pytest_sessionstart() -> None:
 
     def start_if_marked(server: MySqlProcess) -> None:
         for item in _running:
-            assert item.get_closest_marker(MARKER), (
+            left_out = any(item.get_closest_marker(name) for name in ("soak", "thorough"))
+            assert left_out or item.get_closest_marker(MARKER), (
                 f"{item.nodeid} starts {server.flavour}, and tests.mysql_family did not see that "
                 "it may: `make test-newcomer` would leave it out"
             )

@@ -68,9 +68,7 @@ HINT_SHARE = 0.05
 """Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and
 may take so much of the time: whoever may give hints must not load the source with looks."""
 REFUSED_LOOKS_S = 60.0
-"""For so long after a table is refused, or capture starts, looks come as often as hints allow: one
-look finds that it can be captured again, another that its dump may begin.
-"""
+"""For so long after a table is refused, or a start, looks may take `HINT_SHARE` of the time."""
 MAINTAIN_EVERY_S = 30.0
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -393,7 +391,5 @@ def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
 
 
 def look_pause(took_s: float, share: float) -> float:
-    """How long until the next look at the catalogue, after one that took so long. ``share``: how
-    much of the time looks may take.
-    """
+    """How long until the next look at the catalogue, so that looks take this share of the time."""
     return min(max(LOOK_EVERY_S, took_s / share), LOOKS_LEFT_OUT * LOOK_EVERY_S)

@@ -407,7 +407,8 @@ def test_mysql_partial_rows_fit_their_schema(
             connection.commit()
         wait_for(config, 2)
     records = connect.records("t", messages(config, Debezium(handling=TYPED)))
-    after = records[-1].value().get("after")
+    # On MariaDB the row is read again behind the update.
+    after = next(each.value() for each in records if each.value().get("op") == "u").get("after")
     found = {column: after.get(column) for column in "abde"}
     assert found == {"a": 2, "b": None, "d": UNAVAILABLE, "e": None}
     assert bytes(after.get("c")).decode() == UNAVAILABLE

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.errors import ConfigError, StateError, TidelogError
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
@@ -35,11 +36,11 @@ _PATIENCE: Final[Mapping[str, Any]] = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-_SESSION: Final = (
-    "SET statement_timeout = '5s'; SET lock_timeout = '3s'; "
-    "SET idle_in_transaction_session_timeout = '5s'; SET default_transaction_read_only = off; "
-    "SET default_transaction_isolation = 'read committed'"
-)
+_SETTINGS: Final[Mapping[str, str]] = {
+    "statement_timeout": "5s",
+    "lock_timeout": "3s",
+    "idle_in_transaction_session_timeout": "5s",
+}
 ANSWER_S: Final = 7.0
 """Longer than the server's own limits."""
 
@@ -164,7 +165,7 @@ class RowRegister:
                 raise self._not_let_in(str(error)) from None
             self._connection = connection
             with self._errors(StateError), _in_time(connection):
-                connection.execute(_SESSION)
+                connection.execute(set_statements(_SETTINGS, connection.info.server_version))
         return self._connection
 
     def _drop(self) -> None:
@@ -268,8 +269,9 @@ def _split(url: str) -> tuple[str, str, str]:
     except psycopg.ProgrammingError:
         # libpq's message may quote half of a password.
         raise ValueError(f"{_EXPECTED}; options are those of libpq, and schema") from None
-    ours = {"application_name": "tidelog-state", "client_encoding": "UTF8"}
-    return make_conninfo(**{**_PATIENCE, **ours, **given}), schema, part
+    application = {"application_name": "tidelog-state"}
+    pinned = {"client_encoding": PINNED["client_encoding"]}
+    return make_conninfo(**{**_PATIENCE, **application, **given, **pinned}), schema, part
 
 
 def _where(conninfo: str) -> str:

@@ -13,6 +13,7 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.session_settings import TIMEOUTS, WRITES, set_statement
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
@@ -27,15 +28,9 @@ if TYPE_CHECKING:
 else:
     _Base = pymysql.connections.Connection
 
-_IDLE_S = 604800
-_SETTINGS = (
-    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,"
-    "NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES', sql_notes = 0, sql_safe_updates = 0, "
-    "sql_big_selects = 1, "
-    f"autocommit = 1, completion_type = 0, wait_timeout = {_IDLE_S}, net_read_timeout = 600, "
-    "lock_wait_timeout = 20, innodb_lock_wait_timeout = 20",
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-)
+_IDLE_S = TIMEOUTS["wait_timeout"]
+# Whatever the server's defaults: neither other rows nor none at all.
+_TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE take 1024 bytes of the key
 _SHORTER = ": the key's columns are too long for this server; see docs/outputs/mysql.md, Types"
 _LOCK_S = 600
@@ -79,18 +74,17 @@ class MySqlSession:
             )
         except (pymysql.MySQLError, OSError, RuntimeError) as error:
             raise _failed("can't connect", error) from None
-        for setting in _SETTINGS:
-            self.rows(setting)
+        [(version,)] = self.rows("SELECT VERSION()")
+        flavor, numbers = Flavor.of_version(version), version_numbers(version)
+        self.rows(set_statement(flavor, numbers, WRITES))
+        self.rows(_TRANSACTIONS)
         found = self.rows(
             "SELECT @@local_infile, @@max_allowed_packet, (SELECT collation_name "
             "FROM information_schema.collations WHERE collation_name IN "
-            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1), VERSION()"
+            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1)"
         )
-        self._local_infile, packet, collation, version = found[0]
-        self.long_keys = (
-            Flavor.of_version(version) is Flavor.MARIADB
-            or version_numbers(version) >= _LONG_KEYS_SINCE
-        )
+        self._local_infile, packet, collation = found[0]
+        self.long_keys = flavor is Flavor.MARIADB or numbers >= _LONG_KEYS_SINCE
         self._statement_bytes = min(_STATEMENT_BYTES, packet // 2)
         self.key_collation = collation or "utf8mb4_bin"
 

@@ -12,25 +12,18 @@ import pyarrow as pa
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
-_SETTINGS = """
-SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
-SET standard_conforming_strings = on; SET search_path = ''; SET xmloption = content;
-SET statement_timeout = 0; SET lock_timeout = '20s';
-SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
-SET default_transaction_read_only = off;
-SET temp_buffers = '32MB'; SET client_min_messages = error
-"""
-_COPY_S = 600
-# By the version that has them.
-_NEWER_SETTINGS = {
-    140_000: "; SET idle_session_timeout = 0",
-    170_000: "; SET transaction_timeout = 0",
+_SETTINGS: Mapping[str, str] = {
+    "lock_timeout": "20s",
+    "temp_buffers": "32MB",
+    "client_min_messages": "error",
 }
+_COPY_S = 600
 _DEFAULTS: Mapping[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -51,14 +44,16 @@ class PostgresSession:
                 "postgresql://user:password@host:port/database, with special characters in the "
                 "password percent-encoded (@ is %40, / is %2F)"
             ) from None
-        named: dict[str, Any] = {"application_name": f"tidelog-{purpose}"}
+        named: dict[str, Any] = {
+            "application_name": f"tidelog-{purpose}",
+            "client_encoding": PINNED["client_encoding"],
+        }
         info = make_conninfo(**{**_DEFAULTS, **given, **named})
         try:
             self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
             version = self._connection.info.server_version
-            newer = [text for since, text in _NEWER_SETTINGS.items() if version >= since]
-            idle = f"; SET idle_in_transaction_session_timeout = '{STILL_S}s'"
-            self._connection.execute((_SETTINGS + idle + "".join(newer)).encode())
+            idle = {"idle_in_transaction_session_timeout": f"{STILL_S}s"}
+            self._connection.execute(set_statements({**_SETTINGS, **idle}, version))
         except psycopg.Error as error:
             raise _failed("can't connect", error) from None
 

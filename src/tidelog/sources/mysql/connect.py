@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.session_settings import set_statement
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
@@ -34,35 +35,6 @@ _TEXTS = "tidelog_texts"
 those of ``ucs2`` and ``utf32`` as they are, e.g. in a column's type or default.
 """
 
-# Values are SQL. Manual, "Server System Variables"; each for the reason beside it.
-PINNED: Mapping[str, str] = {
-    "time_zone": "'+00:00'",  # timestamps are instants: their text in UTC
-    "sql_mode": "''",  # no padded CHAR, no ANSI quotes, zero dates may be compared with
-    "sql_auto_is_null": "0",
-    "sql_safe_updates": "0",
-    "sql_big_selects": "1",
-    "sql_select_limit": "18446744073709551615",
-    "sql_quote_show_create": "1",
-    "completion_type": "0",
-    "group_concat_max_len": "1048576",
-}
-# A server's defaults for these must not end our sessions at random.
-TIMEOUTS: Mapping[str, str] = {
-    "wait_timeout": "604800",
-    "net_read_timeout": "60",
-    "net_write_timeout": "600",  # capture may be slow to take what the server sends
-    "lock_wait_timeout": "10",  # for metadata locks; the default is a year
-    "innodb_lock_wait_timeout": "10",
-}
-FLAVOR_SETTINGS: Mapping[Flavor, Mapping[str, str]] = {
-    Flavor.MYSQL: {"max_execution_time": "0"},
-    Flavor.MARIADB: {"max_statement_time": "0"},
-}
-# Since which version of MySQL. A key that the server made by itself must not be hidden from us: the
-# binlog has it (manual, "Generated Invisible Primary Keys").
-MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
-    "show_gipk_in_create_table_and_information_schema": ((8, 0, 30), "1"),
-}
 READ_COMMITTED = "READ COMMITTED"
 
 # A host that has vanished is told so within 15 s; by then who stands by may have taken over.
@@ -226,7 +198,11 @@ def connect(
         _describe(connection)
         # Here and not by PyMySQL, which does not notice what init_connect has set.
         connection.rows(
-            _set_statement(connection, {"autocommit": str(int(autocommit)), **(settings or {})})
+            set_statement(
+                connection.flavor,
+                connection.version,
+                {"autocommit": str(int(autocommit)), **(settings or {})},
+            )
         )
         connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}, READ WRITE")
         fault = _session_fault(connection, autocommit, isolation) if verify else None
@@ -300,14 +276,6 @@ def _describe(connection: Connection) -> None:
     connection.flavor = Flavor.of_version(f"{text} {comment}")
     connection.version = version_numbers(connection.version_text)
     connection.connection_id = int(connection_id)
-
-
-def _set_statement(connection: Connection, settings: Mapping[str, str]) -> str:
-    flavor, version = connection.flavor, connection.version
-    since = MYSQL_SINCE if flavor is Flavor.MYSQL else {}
-    newer = {name: value for name, (first, value) in since.items() if version >= first}
-    values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **newer, **settings}
-    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
 
 
 def _keep_alive(connection: Connection) -> None:

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.codecs.postgres.session_settings import PINNED, TIMEOUTS, set_newer_timeouts
 from tidelog.errors import ConfigError, PreflightError
 from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
@@ -23,31 +24,8 @@ from tidelog.sources.postgres.hosts import first_that_answers
 
 APPLICATION = "tidelog"
 
-# Each changes how some type is written as text (manual, "Client Connection Defaults").
-PINNED = {
-    "DateStyle": "ISO,YMD",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "TimeZone": "UTC",
-    "client_encoding": "UTF8",
-    "lc_monetary": "C",
-    "search_path": "",  # regclass and the like are qualified unless found in the path
-    "quote_all_identifiers": "off",
-    "row_security": "off",  # a policy that would hide rows makes a read fail instead
-}
-
-# A role's or database's defaults for these must not end our sessions, or our writes, at random.
-TIMEOUTS = {
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "lock_timeout": "0",
-    "default_transaction_isolation": "read committed",
-    "default_transaction_deferrable": "off",
-    "default_transaction_read_only": "off",
-}
-# By the version that has them: one that does not would refuse the connection.
-NEWER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_000}
+# A policy that would hide rows makes a read fail instead.
+READS = {"row_security": "off"}
 
 # What we write (watermarks, the publication) need not survive the primary's loss, and a synchronous
 # standby that hangs must not stall every window: commit locally.
@@ -113,7 +91,7 @@ def conninfo(
             "password percent-encoded (@ is %40, / is %2F)"
         ) from None
     options = [str(parameters.get("options") or "")]
-    for name, value in {**PINNED, **TIMEOUTS, **WRITES, **(settings or {})}.items():
+    for name, value in {**PINNED, **TIMEOUTS, **READS, **WRITES, **(settings or {})}.items():
         escaped = re.sub(r"([\\ ])", r"\\\1", value)
         options.append(f"-c {name}={escaped}")
     overrides: dict[str, Any] = {
@@ -219,12 +197,6 @@ def _walsender(info: str) -> pq.abc.PGconn:
         raise
     reached(info)
     return pgconn
-
-
-def set_newer_timeouts(server_version: int) -> bytes:
-    """Statements that switch off the timeouts of `NEWER_TIMEOUTS` that the server has."""
-    names = [name for name, since in NEWER_TIMEOUTS.items() if server_version >= since]
-    return "; ".join(f"SET {name} = 0" for name in names).encode()
 
 
 def _check_encoding(dsn: str) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
+from tidelog.model.postgres_settings import PINNED, set_statements
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout

@@ -15,8 +15,8 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidelog.codecs.postgres.session_settings import PINNED, TIMEOUTS, set_newer_timeouts
 from tidelog.errors import ConfigError, PreflightError
+from tidelog.model.postgres_settings import PINNED, TIMEOUTS, set_newer_timeouts
 from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
 from tidelog.sources.postgres.failures import connection_error, reached

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +13,11 @@ import psycopg
 import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
+from tests.support.oracle.log import read_event_log
 
 from tidelog import app
 from tidelog.config import load_config
+from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog.reader import EventLog
 
@@ -144,10 +144,9 @@ def test_a_log_that_is_not_mounted_is_refused_and_nothing_is_deleted(
     until(is_done)
     standby = start()
     until(lambda: status()["standbys"])
-    os.kill(leader.pid, signal.SIGSTOP)
+    leader.kill()  # not frozen: it might keep the state's lock
     path.rename(moved)
     refused(standby)
-    leader.kill()
     refused(start())
     assert not path.exists()
     moved.rename(path)
@@ -167,3 +166,58 @@ def test_a_log_that_is_not_mounted_is_refused_and_nothing_is_deleted(
     again = EventLog.open(path)
     assert again.generation != known.generation
     assert again.head_offset > known.info.start_offset
+
+
+@pytest.mark.integration
+def test_progress_that_the_log_does_not_hold_is_taken_back(
+    mysql_server: MySqlServer, mysql_database: str, tmp_path: Path
+) -> None:
+    """An older log beside a newer state: in the midst of a dump, the state knows it as done."""
+    rows = 3000
+    mysql_server.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", mysql_database)
+    digits = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
+    tens = ", ".join(f"({digits}) AS {name}" for name in "abce")
+    number = "a.d + 10 * b.d + 100 * c.d + 1000 * e.d"
+    mysql_server.execute(
+        f"INSERT INTO t SELECT {number}, 0 FROM {tens} WHERE {number} < {rows}", mysql_database
+    )
+    path, saved, file = tmp_path / "log", tmp_path / "saved", tmp_path / "tidelog.yaml"
+    source = {"kind": "mysql", "url": mysql_server.dsn(mysql_database)}
+    source |= {"tables": [f"{mysql_database}.t"], "watermark_schema": f"marks_{mysql_database}"}
+    written = {"source": source, "log": {"path": str(path)}, "dump": {"chunk_rows": 100}}
+    written |= {"state": {"url": f"sqlite:///{tmp_path}/state.db"}, "capture": {"flush_ms": 10}}
+    file.write_text(json.dumps(written))
+    config = load_config(file, {})
+
+    def dumped() -> set[int]:
+        if not EventLog.exists(path):
+            return set()
+        log = EventLog.open(path)
+        found = read_event_log(log, log.head_offset, log.latest_offset())
+        return {int(change.new["id"] or 0) for change in found if change.new}
+
+    def done() -> bool:
+        dumps = app.status(config).get("dumps", ())
+        return bool(dumps) and all(dump["status"] == "completed" for dump in dumps)
+
+    def until(what: Callable[[], object], capture: CaptureProcess) -> None:
+        deadline = time.monotonic() + 60
+        while not what():
+            assert time.monotonic() < deadline, capture.log_file.read_text()
+            time.sleep(0.02)
+
+    first = CaptureProcess(file, tmp_path / "first.log")
+    until(done, first)
+    assert first.stop() == 0
+    assert len(dumped()) == rows
+    chunks = [meta.name for meta in EventLog.open(path).chain().segments if meta.kind == "chunk"]
+    path.rename(saved)
+    path.mkdir()
+    for each in saved.iterdir():  # as of amid the dump
+        if each.name < chunks[len(chunks) // 2] or not each.name[0].isdigit():
+            shutil.copytree(each, path / each.name) if each.is_dir() else shutil.copy2(each, path)
+    assert 0 < len(dumped()) < rows
+    again = CaptureProcess(file, tmp_path / "again.log")
+    until(lambda: len(dumped()) == rows and done(), again)
+    assert "all tables are dumped again" in again.log_file.read_text()
+    assert again.stop() == 0

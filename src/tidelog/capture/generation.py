@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final
 
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
@@ -15,6 +17,9 @@ from tidelog.errors import PreflightError
 from tidelog.ports import StateStore
 
 GENERATION_KEY: Final = "log-generation"
+logger = logging.getLogger(__name__)
+
+STATUS_KEY: Final = "status"
 CONSENT_KEY: Final = "log-gap-consent"
 """Set by a person who consents to a gap, once, for the next start."""
 GAP_KEY: Final = "log-gap"
@@ -39,6 +44,24 @@ def check_lost(state: StateStore, place: str) -> bool:
         "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset`, which dumps all "
         "tables again"
     )
+
+
+def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -> None:
+    """Where the state, as it was stored, rests on more than the event log ``holds``, all tables are
+    dumped again: what is known of their schemas and dumps may stand in what is lost. Before
+    anything is stored anew. ``begin``: the log's next offset.
+    """
+    dumps = [found.value for key in state.keys(DUMP_PREFIX) if (found := state.get(key))]
+    status = state.get(STATUS_KEY)
+    rests_on = [int(dump.get("rests_on", 0)) for dump in dumps]
+    if status is not None:
+        rests_on.append(int((status.value.get("capture") or {}).get("next_offset", 0)))
+    if dumps and not all(map(holds, rests_on)):
+        logger.warning(
+            "all tables are dumped again, because the event log does not hold all that the state "
+            "store knows as done: it was put back to an earlier state, or lost its end"
+        )
+        state.put(GAP_KEY, begin, None)
 
 
 def bind(state: StateStore, generation: str, refused: RefusedTables) -> None:

@@ -14,8 +14,10 @@ from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.store import LogEnd
 from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.generation import bind
+from tidelog.capture.generation import STATUS_KEY as STATUS_KEY
+from tidelog.capture.generation import bind, note_lost_end
 from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
 from tidelog.capture.patient_state import PatientState
@@ -48,7 +50,6 @@ from tidelog.ports import (
 
 logger = logging.getLogger(__name__)
 
-STATUS_KEY = "status"
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3
@@ -101,8 +102,11 @@ class CaptureSession:
         guard: LogGuard,
         forget_log: Callable[[], None],
         give_back: Callable[[], None],
+        holds: Callable[[int], bool] = lambda _offset: True,
     ) -> None:
-        """``give_back``: gives the lease back; from then on the log and the state are another's."""
+        """``give_back``: gives the lease back; from then on the log and the state are another's.
+        ``holds``: see `LogEnd`.
+        """
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader
@@ -111,7 +115,7 @@ class CaptureSession:
         self._refused = refused
         self._state = state
         self._housekeeping = housekeeping
-        self._chunks = chunks
+        self._chunks, self._holds = chunks, holds
         self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
         self._complete = self._acts = False
         self._leader = leader
@@ -144,7 +148,9 @@ class CaptureSession:
         that was wanted, where that is only the first dump.
         """
         bind(self._state, self._generation, self._refused)
-        self.coordinator.recover(self.engine, self._chunks)
+        end = LogEnd(lambda: self.engine.progress().next_offset, self._holds)
+        note_lost_end(self._state, end.holds, end.now())
+        self.coordinator.recover(self.engine, self._chunks, end)
         self._automatic.watch.begin()
         self._at_start.request()
         self._state.until(self._ended)

@@ -325,6 +325,10 @@ class EventLog:
         """
         restored.check_place(self._reader, offsets)
 
+    def holds(self, offset: int) -> bool:
+        """As `check_place`, of who knows this log to its end."""
+        return restored.parted_at(self.chain(), offset) is None
+
     def bytes_between(self, start: int, end: int) -> int:
         """Of the log, so many lie between these offsets."""
         return max(0, end - start - restored.offsets_left_out(self.chain(), start, end))

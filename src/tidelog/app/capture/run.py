@@ -356,6 +356,7 @@ class Capture:
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
+            holds=log.holds,
             at_start=AtStart(
                 dump=self._dump_at_start,
                 then_end=not self._snapshotter.should_stream(),

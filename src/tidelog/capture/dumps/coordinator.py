@@ -24,7 +24,7 @@ from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
 from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogEnd
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
@@ -122,19 +122,18 @@ class DumpCoordinator:
 
     # ------------------------------------------------------------ start, commands
 
-    def recover(self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
-        """Load what is stored and add the chunks that the event log holds beyond it.
-
-        Args:
-            log: the engine.
-            chunks: (first offset, metadata) of chunk segments on the chain.
+    def recover(
+        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogEnd | None = None
+    ) -> None:
+        """Load what is stored, and hold it against the event log: see `DumpStore.reconcile`. The
+        engine is ``log``; ``chunks``: (first offset, metadata) of chunk segments on the chain.
         """
         self._store.load()
         self._refetch_queue.load()
         with self._lock:
             self._actions.connect(log)
             self._throttle.change(ThrottleSettings.of(self._store.options))
-            self._store.reconcile(chunks)
+            self._store.reconcile(chunks, end)
         self.flush()
 
     def request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
@@ -258,6 +258,7 @@ class DumpState:
     priority: int = 0  # those of a higher one are read first
     paused_by: str = ""  # as the command said it; empty: it is not paused, or nobody said it
     paused_ms: int | None = None  # since when; None: it is not paused, or that is not known
+    rests_on: int = 0  # where the event log ended when this was stored: it holds all that is done
 
     def __post_init__(self) -> None:
         self.status = DumpStatus(self.status)  # stored, it is a text
@@ -274,6 +275,17 @@ class DumpState:
         """May chunks of it be begun?"""
         return self.status in (DumpStatus.QUEUED, DumpStatus.RUNNING)
 
+    def take_back(self, holds: Callable[[int], bool]) -> None:
+        """What is done counts no more, for the event log lost some of it: the chunks that it holds
+        are added again.
+        """
+        for table in self.tables:
+            if table.status is TableStatus.RUNNING:
+                table.forget_reading()
+                table.keys_done = []
+                if not holds(table.begun_offset):
+                    table.first_offset = None  # it begins anew
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -287,7 +299,7 @@ class DumpState:
             shown["keys_read"] = table.keys_read
             shown["where"] = None if table.where is None else "(condition)"
             tables.append(shown)
-        names = [f.name for f in fields(self) if f.name not in ("tables", "rejected")]
+        names = [f.name for f in fields(self) if f.name not in ("tables", "rejected", "rests_on")]
         return {
             **{name: getattr(self, name) for name in names},
             "tables": tables,

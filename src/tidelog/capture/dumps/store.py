@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,6 +57,16 @@ class Counters:
     last_error: str = ""
 
 
+@dataclass(frozen=True)
+class LogEnd:
+    """Where the event log ends by now, and whether it holds what was there at an offset: not, if an
+    older copy of it was put back, or its end was lost.
+    """
+
+    now: Callable[[], int]
+    holds: Callable[[int], bool]
+
+
 class DumpStore:
     """All dumps, as stored. The coordinator's lock guards it, but for `load` and `flush`, which ask
     the state store: what is changed under the lock is durable after the next `flush`.
@@ -69,6 +79,7 @@ class DumpStore:
         self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
+        self._end: LogEnd | None = None
         self._stored_at = 0.0
         self._key_sets = KeySets(state)
         self.flush = self._changes.flush
@@ -89,9 +100,16 @@ class DumpStore:
         dumps = [DumpState.from_json(found.value) for found in documents if found is not None]
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
-    def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
-        """Add the chunks that the event log holds beyond what was stored."""
+    def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogEnd | None = None) -> None:
+        """Take back of what was stored what the event log does not hold, and add the chunks that it
+        holds beyond.
+        """
+        self._end = end
         changed: dict[str, DumpState] = {}
+        for dump in self.resting_on_nothing():
+            if not dump.finished and dump.mode == "incremental":
+                dump.take_back(end.holds if end is not None else lambda _: True)
+                changed[dump.dump_id] = dump
         for offset, meta in chunks:
             found = None if meta.dump_id == REFETCH else self._dumps.get(meta.dump_id)
             if found is None or found.finished or found.mode == "blocking":
@@ -108,6 +126,11 @@ class DumpStore:
                     changed[found.dump_id] = found
         for dump in changed.values():
             self.store(dump)
+
+    def resting_on_nothing(self) -> list[DumpState]:
+        """Dumps as they were stored when the event log held more than it does now."""
+        end = self._end
+        return [] if end is None else [d for d in self.all() if not end.holds(d.rests_on)]
 
     def request(
         self,
@@ -286,6 +309,8 @@ class DumpStore:
     def store(self, dump: DumpState) -> None:
         """Durable after the next `flush`."""
         self._changed.discard(dump.dump_id)
+        if self._end is not None:
+            dump.rests_on = self._end.now()
         self._changes.put(DUMP_PREFIX + dump.dump_id, dump.to_json())
 
     def list_absent(self, dump: DumpState, first: int, count: int, keys: Sequence[Key]) -> None:

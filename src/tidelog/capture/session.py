@@ -104,9 +104,7 @@ class CaptureSession:
         give_back: Callable[[], None],
         holds: Callable[[int], bool] = lambda _offset: True,
     ) -> None:
-        """``give_back``: gives the lease back; from then on the log and the state are another's.
-        ``holds``: see `LogEnd`.
-        """
+        """``give_back``: gives the lease back: log and state are another's. ``holds``: `LogEnd`."""
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader

@@ -14,7 +14,7 @@ from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.store import LogEnd
+from tidelog.capture.dumps.store import HeldLog
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import STATUS_KEY as STATUS_KEY
 from tidelog.capture.generation import bind, note_lost_end
@@ -104,7 +104,7 @@ class CaptureSession:
         give_back: Callable[[], None],
         holds: Callable[[int], bool] = lambda _offset: True,
     ) -> None:
-        """``give_back``: gives the lease back: log and state are another's. ``holds``: `LogEnd`."""
+        """``give_back``: gives the lease back: log and state are another's. ``holds``: `HeldLog`."""
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader
@@ -146,7 +146,7 @@ class CaptureSession:
         that was wanted, where that is only the first dump.
         """
         bind(self._state, self._generation, self._refused)
-        end = LogEnd(lambda: self.engine.progress().next_offset, self._holds)
+        end = HeldLog(lambda: self.engine.progress().next_offset, self._holds)
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)
         self._automatic.watch.begin()

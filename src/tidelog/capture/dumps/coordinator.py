@@ -24,7 +24,7 @@ from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
 from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogEnd
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, HeldLog
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
@@ -123,7 +123,7 @@ class DumpCoordinator:
     # ------------------------------------------------------------ start, commands
 
     def recover(
-        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogEnd | None = None
+        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
     ) -> None:
         """Load what is stored, and hold it against the event log: see `DumpStore.reconcile`. The
         engine is ``log``; ``chunks``: (first offset, metadata) of chunk segments on the chain.

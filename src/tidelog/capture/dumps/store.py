@@ -58,7 +58,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class LogEnd:
+class HeldLog:
     """Where the event log ends by now, and whether it holds what was there at an offset: not, if an
     older copy of it was put back, or its end was lost.
     """
@@ -79,7 +79,7 @@ class DumpStore:
         self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
-        self._end: LogEnd | None = None
+        self._end: HeldLog | None = None
         self._stored_at = 0.0
         self._key_sets = KeySets(state)
         self.flush = self._changes.flush
@@ -100,7 +100,9 @@ class DumpStore:
         dumps = [DumpState.from_json(found.value) for found in documents if found is not None]
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
-    def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogEnd | None = None) -> None:
+    def reconcile(
+        self, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
+    ) -> None:
         """Take back of what was stored what the event log does not hold, and add the chunks that it
         holds beyond.
         """

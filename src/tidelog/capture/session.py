@@ -104,7 +104,7 @@ class CaptureSession:
         give_back: Callable[[], None],
         holds: Callable[[int], bool] = lambda _offset: True,
     ) -> None:
-        """``give_back``: gives the lease back: log and state are another's. ``holds``: `HeldLog`."""
+        """``give_back``: gives the lease back: all is another's then. ``holds``: `HeldLog`."""
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader

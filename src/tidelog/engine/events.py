@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, repeat
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import pyarrow as pa
 
@@ -18,8 +18,26 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
 
+class Image(dict[str, Any]):
+    """A row before or after its change, by column. Read-only: a change of it would be lost."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_values: Any, **_named: Any) -> NoReturn:
+        raise TypeError(
+            "an event's images are read-only. A transform returns a changed event: "
+            "event.replace(after={**event.after, 'column': value}); dict(event.after) is a copy"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Image], tuple[dict[str, Any]]]:
+        return Image, (dict(self),)
+
+
 class Event:
-    """One change of one row.
+    """One change of one row. Its images and its key are read-only.
 
     An update that changes the key is two events of one version: the old key's delete, and the new
     key's creation.
@@ -91,34 +109,33 @@ class Event:
         return tuple(self._batch.value("missing", self._row) or ())
 
     @property
-    def before(self) -> dict[str, Any] | None:
+    def before(self) -> Image | None:
         """The old row, by column, as far as the log has it: at least the key. None if the log has
         nothing of it.
         """
         if self._changed is not None and "before" in self._changed:
-            return _copy(self._changed["before"])
+            return _image(self._changed["before"])
         row = self._batch.value("before", self._row)
         if row is None:
             return None
         told = self._batch.old_names
         named = zip(self._batch.schema.column_names, row, strict=True)
-        return {name: value for name, value in named if told is None or name in told}
+        return Image(named if told is None else (each for each in named if each[0] in told))
 
     @property
-    def after(self) -> dict[str, Any] | None:
+    def after(self) -> Image | None:
         """The new row, by column, without `missing`; None for a delete and a truncate."""
         if self._changed is not None and "after" in self._changed:
-            return _copy(self._changed["after"])
+            return _image(self._changed["after"])
         row = self._batch.value("after", self._row)
         if row is None:
             return None
-        found = dict(zip(self._batch.schema.column_names, row, strict=True))
-        for name in self._told_missing:
-            del found[name]
-        return found
+        named = zip(self._batch.schema.column_names, row, strict=True)
+        missing = self._told_missing
+        return Image((each for each in named if each[0] not in missing) if missing else named)
 
     @property
-    def key(self) -> dict[str, Any] | None:
+    def key(self) -> Image | None:
         """The row's key; None for a truncate, and for a table without a key. A transform does not
         change it.
         """
@@ -128,9 +145,9 @@ class Event:
             return None
         untold = self._told_missing if row is not None and old is not None else ()
         index = self._batch.schema.column_index
-        return {
-            name: (old if row is None or name in untold else row)[index(name)] for name in names
-        }
+        return Image(
+            (name, (old if row is None or name in untold else row)[index(name)]) for name in names
+        )
 
     @property
     def number(self) -> int:
@@ -150,7 +167,7 @@ class Event:
         unknown = images.keys() - {"before", "after"}
         if unknown:
             raise TypeError(f"an event's {', '.join(sorted(unknown))} can't be replaced")
-        changed = {name: _copy(image) for name, image in images.items()}
+        changed = {name: _image(image) for name, image in images.items()}
         return Event(self._batch, self._row, {**(self._changed or {}), **changed})
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,9 +175,9 @@ class Event:
         return {
             "table": str(self.table),
             "op": self.op,
-            "key": self.key,
-            "before": self.before,
-            "after": self.after,
+            "key": _plain(self.key),
+            "before": _plain(self.before),
+            "after": _plain(self.after),
             "missing": list(self.missing),
             "version": self.version,
             "schema_version": self.schema.schema_id,
@@ -343,5 +360,9 @@ def _with(data: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
     return data.set_column(at, field, pa.array([value], field.type))
 
 
-def _copy(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _image(image: Mapping[str, Any] | None) -> Image | None:
+    return image if image is None or isinstance(image, Image) else Image(image)
+
+
+def _plain(image: Image | None) -> dict[str, Any] | None:
     return None if image is None else dict(image)

@@ -152,6 +152,21 @@ def test_a_transform_that_raises_is_named_too(tmp_path: Path) -> None:
     assert str(run.error) == f"a transform raised KeyError at version {place[1]} of public.orders"
 
 
+def test_a_mask_that_changes_the_event_in_place_lets_nothing_through(tmp_path: Path) -> None:
+    built = orders_log(tmp_path, [0, 1])
+    seen: list[Event] = []
+
+    def mask(event: Event) -> Event:
+        event.after["note"] = "***"
+        return event
+
+    with running(engine(Gates(tmp_path), consumer=seen.append, transforms=[mask])) as run:
+        until(lambda: run.error)
+    assert "read-only" in str(run.error.__cause__)
+    assert seen == []
+    assert committed(tmp_path) < built.writer.next_offset
+
+
 @pytest.mark.parametrize("where", ["poll", "commit"])
 def test_a_tasks_retriable_errors_lose_and_repeat_nothing(tmp_path: Path, where: str) -> None:
     built = orders_log(tmp_path, list(range(20)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,48 @@ def test_each_kind_of_change(tmp_path: Path) -> None:
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     expected = epoch + datetime.timedelta(microseconds=1_700_000_000_000_000 + 1001)
     assert created.ts == expected
+
+
+def _set_item(image: Any) -> None:
+    image["note"] = "***"
+
+
+def _add_in_place(image: Any) -> None:
+    image |= {"note": "***"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set_item,
+        _add_in_place,
+        lambda image: image.pop("note"),
+        lambda image: image.update(note="***"),
+        lambda image: image.setdefault("more", 1),
+        lambda image: image.__delitem__("note"),
+        lambda image: image.popitem(),
+        lambda image: image.clear(),
+    ],
+)
+def test_a_change_of_an_image_raises_and_says_what_to_write(tmp_path: Path, change: Any) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "1", "b")
+    built.delete(orders, "1")
+    built.flush()
+    event, deleted = polled(tmp_path)
+    replaced = event.replace(after={"id": 1, "note": "c"})
+    images = [event.key, deleted.before, event.after, replaced.after]
+    images += [pickle.loads(pickle.dumps(event.after))]  # as it reaches another process
+    for image in images:
+        held = dict(image or {})
+        with pytest.raises(TypeError, match=r"read-only.*event\.replace"):
+            change(image)
+        assert image == held
+    copied = event.to_dict()["after"]
+    copied["note"] = "a copy of one's own"
+    assert (event.after, replaced.after) == ({"id": 1, "note": "b"}, {"id": 1, "note": "c"})
+    assert json.loads(json.dumps(event.after)) == event.after
 
 
 def test_dates_that_python_has_no_calendar_for_are_texts(tmp_path: Path) -> None:

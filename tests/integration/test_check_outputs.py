@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.kafka import KafkaServer
+from tests.support.s3 import S3Server
 
 from tidelog.app.preflight import _check_outputs
 from tidelog.config import parse_config
@@ -55,9 +57,26 @@ def test_directories(tmp_path: Path) -> None:
     assert message.endswith("taken is not a directory: choose another path")
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/files", "file:///srv/files"])
-def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, path: str) -> None:
-    assert found(tmp_path, f"{{kind: files, name: o, path: '{path}'}}") == []
+@pytest.mark.parametrize(
+    "output", ["kind: delta, path: 's3a://bucket/lake'", "kind: files, path: 'file:///srv/files'"]
+)
+def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, output: str) -> None:
+    assert found(tmp_path, f"{{{output}, name: o}}") == []
+
+
+@pytest.mark.parametrize(
+    ("bucket", "level", "says"),
+    [("", "ok", "can be listed"), ("not-there", "warning", "Check the bucket's name")],
+)
+def test_files_on_an_object_store_are_listed(
+    tmp_path: Path, s3: S3Server, bucket: str, level: str, says: str
+) -> None:
+    options = json.dumps(s3.options)
+    place = f"s3://{bucket or s3.bucket}/files"
+    output = f"{{kind: files, name: o, path: '{place}', storage_options: {options}}}"
+    found_level, message = told(tmp_path, output)
+    assert (found_level, says in message) == (level, True)
+    assert s3.secret_access_key not in message
 
 
 def test_a_directory_that_cannot_be_looked_at_hides_no_other_finding(tmp_path: Path) -> None:

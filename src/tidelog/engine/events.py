@@ -18,7 +18,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
 
-class Image(dict[str, Any]):
+class RowImage(dict[str, Any]):
     """A row before or after its change, by column. Read-only: a change of it would be lost."""
 
     __slots__ = ()
@@ -32,8 +32,8 @@ class Image(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __reduce__(self) -> tuple[type[Image], tuple[dict[str, Any]]]:
-        return Image, (dict(self),)
+    def __reduce__(self) -> tuple[type[RowImage], tuple[dict[str, Any]]]:
+        return RowImage, (dict(self),)
 
 
 class Event:
@@ -109,7 +109,7 @@ class Event:
         return tuple(self._batch.value("missing", self._row) or ())
 
     @property
-    def before(self) -> Image | None:
+    def before(self) -> RowImage | None:
         """The old row, by column, as far as the log has it: at least the key. None if the log has
         nothing of it.
         """
@@ -120,10 +120,10 @@ class Event:
             return None
         told = self._batch.old_names
         named = zip(self._batch.schema.column_names, row, strict=True)
-        return Image(named if told is None else (each for each in named if each[0] in told))
+        return RowImage(named if told is None else (each for each in named if each[0] in told))
 
     @property
-    def after(self) -> Image | None:
+    def after(self) -> RowImage | None:
         """The new row, by column, without `missing`; None for a delete and a truncate."""
         if self._changed is not None and "after" in self._changed:
             return _image(self._changed["after"])
@@ -132,10 +132,10 @@ class Event:
             return None
         named = zip(self._batch.schema.column_names, row, strict=True)
         missing = self._told_missing
-        return Image((each for each in named if each[0] not in missing) if missing else named)
+        return RowImage((each for each in named if each[0] not in missing) if missing else named)
 
     @property
-    def key(self) -> Image | None:
+    def key(self) -> RowImage | None:
         """The row's key; None for a truncate, and for a table without a key. A transform does not
         change it.
         """
@@ -145,7 +145,7 @@ class Event:
             return None
         untold = self._told_missing if row is not None and old is not None else ()
         index = self._batch.schema.column_index
-        return Image(
+        return RowImage(
             (name, (old if row is None or name in untold else row)[index(name)]) for name in names
         )
 
@@ -360,9 +360,9 @@ def _with(data: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
     return data.set_column(at, field, pa.array([value], field.type))
 
 
-def _image(image: Mapping[str, Any] | None) -> Image | None:
-    return image if image is None or isinstance(image, Image) else Image(image)
+def _image(image: Mapping[str, Any] | None) -> RowImage | None:
+    return image if image is None or isinstance(image, RowImage) else RowImage(image)
 
 
-def _plain(image: Image | None) -> dict[str, Any] | None:
+def _plain(image: RowImage | None) -> dict[str, Any] | None:
     return None if image is None else dict(image)

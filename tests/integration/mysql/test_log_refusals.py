@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
-from tests.integration.mysql.test_preflight import check, faults
+from tests.integration.mysql.test_preflight import check, faults, setting
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.events import table_map as binlog_tables
@@ -139,9 +139,19 @@ def test_optional_metadata_that_can_not_be_read_matters_only_in_captured_tables(
     sql: Any,
     mysql_family_database: str,
     monkeypatch: pytest.MonkeyPatch,
+    mysql_family: Any,
     captured: bool,
 ) -> None:
     """As if the server counted blobs among the columns with a character set; Tidelog does not."""
+    with setting(mysql_family, "binlog_row_metadata", "MINIMAL"):  # MariaDB's default is none
+        _read_with_other_character_sets(
+            make_capture, sql, mysql_family_database, monkeypatch, captured
+        )
+
+
+def _read_with_other_character_sets(
+    make_capture: Make, sql: Any, name: str, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
     monkeypatch.setattr(log_tables, "RETRY_REFUSED_S", 0.0)
     charsets = types.CHARSETS
     fewer = {flavor: codes - {types.BLOB} for flavor, codes in charsets.items()}
@@ -151,7 +161,6 @@ def test_optional_metadata_that_can_not_be_read_matters_only_in_captured_tables(
         "CREATE TABLE t (a INT PRIMARY KEY)",
         "CREATE TABLE u (a INT PRIMARY KEY, b BLOB, v VARCHAR(300) CHARACTER SET latin1)",
     )
-    name = mysql_family_database
     capture = make_capture(tables=(f"{name}.*" if captured else f"{name}.t",))
     capture.start()
     run(

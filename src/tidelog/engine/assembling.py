@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
@@ -66,6 +67,15 @@ def assemble(
     takers = (consumer, change_consumer, record_processor)
     if sum(each is not None for each in takers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
+    functions: dict[str, Any] = {
+        "consumer": consumer,
+        "change_consumer": change_consumer,
+        "record_processor": getattr(record_processor, "process_records", record_processor),
+        "on_connector": on_connector,
+        "on_completion": on_completion,
+    }
+    for name, each in [*functions.items(), *(("transforms", each) for each in transforms)]:
+        refuse_coroutine_function(name, each)
     if consume_records_async and consumer is None:
         raise ConfigError(
             "consume_records_async needs consumer, which is called for each event: a batch is "

@@ -26,6 +26,7 @@ from tidelog.config.engine import EngineSection
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
+from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.engine.contexts import ConnectorContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
@@ -93,6 +94,8 @@ class AsyncEngine:
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
         if name == self.config.pipeline.name:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
+        for method in () if offsets is None else (offsets.read, offsets.write):
+            refuse_coroutine_function("offsets", method)
         steps, functions = split(transforms)
         to = routes(steps)
         if to and format is None:

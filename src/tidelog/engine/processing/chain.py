@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.engine.callables import refuse_coroutine
 from tidelog.engine.events import Event, Events
 from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
@@ -95,7 +96,7 @@ class ProcessorChain:
     def consume(self, call: Callable[[], Any], consumed: Sequence[Event | Message]) -> None:
         """Call the consumer with ``consumed``, again where an error may pass."""
         try:
-            self.retries.call(call, "consumer")
+            self.retries.call(lambda: refuse_coroutine(call()), "consumer")
         except StoppingError:
             raise
         except Exception as error:
@@ -105,10 +106,10 @@ class ProcessorChain:
         """`consume_one` of what the consumer was called with once: that raised ``error``."""
         raised = [error]
 
-        def consume(each: Event | Message) -> None:
+        def consume(each: Event | Message) -> Any:
             if raised:
                 raise raised.pop()
-            consumer(each)
+            return consumer(each)
 
         self.consume_one(consume, each)
 
@@ -151,7 +152,9 @@ class ProcessorChain:
                 each = self._through(_event(given))
             if each is not None:
                 try:
-                    consumer(each)
+                    returned: Any = consumer(each)
+                    if returned is not None:
+                        refuse_coroutine(returned)
                 except Exception as error:  # noqa: BLE001 - raised again if it does not pass
                     self.consume_again(consumer, each, error)
             mark(given)

@@ -17,7 +17,9 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
+from typing import Any
 
+from tidelog.engine.callables import refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import (
@@ -97,7 +99,9 @@ class InOrderProcessor:
             if stopping.is_set():
                 raise StoppingError("between two events")
             try:
-                consumer(each)
+                returned: Any = consumer(each)
+                if returned is not None:
+                    refuse_coroutine(returned)
             except Exception as error:  # noqa: BLE001 - raised again by the chain
                 self._chain.consume_again(consumer, each, error)
             if untouched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,14 @@ class RowsRefusedError(OutputError):
         return type(self), (self.reason,)
 
 
+_QUOTED_NAME = re.compile(r'"[^"]*"|`[^`]*`')
+
+
+def with_plain_names(sql: str) -> str:
+    """A statement for a driver that takes each ``%`` for a placeholder: doubled in quoted names."""
+    return _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
+
+
 class DatabaseSession(Protocol):
     """A connection in autocommit, transactions by statements.
 
@@ -41,7 +50,9 @@ class DatabaseSession(Protocol):
     def usable(self) -> bool: ...
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, with ``%s`` for each argument; its rows, if it has any."""
+        """Run a statement, with ``%s`` for each argument; its rows, if it has any. A ``%`` in a
+        quoted name is a part of the name.
+        """
         ...
 
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
@@ -95,6 +106,11 @@ class Dialect(Protocol):
     @property
     def ignores_case(self) -> bool:
         """Are columns ``a`` and ``A`` one?"""
+        ...
+
+    @property
+    def name_bytes(self) -> int:
+        """How long a name may be; the server cuts or refuses longer ones."""
         ...
 
     @property

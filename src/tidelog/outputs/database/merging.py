@@ -104,12 +104,12 @@ def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | N
 
 def occupied(dialect: Dialect, layout: TableLayout) -> str:
     """SELECT that tells whether the table or its deleted keys hold any of a `span` (twice)."""
-    first = dialect.quoted(layout.key[0]).replace("%", "%%")
+    first = dialect.quoted(layout.key[0])
     probes = (
         f"EXISTS (SELECT 1 FROM {table} WHERE {first} BETWEEN %s AND %s)"
         for table in (
-            dialect.quoted(layout.namespace, layout.name).replace("%", "%%"),
-            dialect.quoted(layout.own, layout.gone).replace("%", "%%"),
+            dialect.quoted(layout.namespace, layout.name),
+            dialect.quoted(layout.own, layout.gone),
         )
     )
     return f"SELECT {' OR '.join(probes)}"

@@ -108,6 +108,7 @@ class MySql:
     kind = "MySQL"
     share_lock = "LOCK IN SHARE MODE"
     version_type = "bigint"
+    name_bytes = 256  # MySQL refuses one of more than 64 characters by itself
     ignores_case = True
     digits = 0
 

@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.session_settings import TIMEOUTS, WRITES, set_statemen
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
-from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
+from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 from tidelog.system.extras import missing_for_password
 
@@ -95,7 +95,7 @@ class MySqlSession:
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute(sql, arguments or None)
+                cursor.execute(with_plain_names(sql) if arguments else sql, arguments or None)
                 return list(cursor.fetchall())
         except (pymysql.MySQLError, OSError) as error:
             raise _failed(sql.split(" ", 1)[0], error) from None
@@ -138,7 +138,9 @@ class MySqlSession:
         name = f"`{own}`.`stage_{hashlib.sha256(listed.encode()).hexdigest()[:16]}`"
         self.rows(
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} "
-            f"({listed}, {VERSION} bigint NULL, {SHAPE} smallint NULL) ENGINE = InnoDB"
+            f"({listed}, {VERSION} bigint NULL, {SHAPE} smallint NULL, "
+            # Servers may require a key of every table (sql_require_primary_key).
+            "_tidelog_row bigint NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB"
         )
         self.rows(f"DELETE FROM {name}")
         # DELETE with an alias is only understood in the table's own database.

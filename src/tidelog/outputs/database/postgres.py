@@ -112,6 +112,7 @@ class Postgres:
     kind = "PostgreSQL"
     share_lock = "FOR SHARE"
     version_type = "bigint"
+    name_bytes = 63
     ignores_case = False
     digits = 6
 

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.postgres_settings import PINNED, set_statements
 from tidelog.outputs.database import texts
-from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError
+from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
 _SETTINGS: Mapping[str, str] = {
@@ -63,7 +63,8 @@ class PostgresSession:
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            cursor = self._connection.execute(sql.encode(), arguments or None)
+            statement = with_plain_names(sql) if arguments else sql
+            cursor = self._connection.execute(statement.encode(), arguments or None)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             raise _failed(sql.split(" ", 1)[0], error) from None

@@ -73,6 +73,7 @@ class Tables:
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
         """The table, created if it is not there, with our columns added if it lacks them."""
+        self._check_lengths(table, place)
         found = self._dialect.found(session, place.namespace, place.name)
         if found is None:
             self._dialect.create_namespace(session, place.namespace)
@@ -181,6 +182,26 @@ class Tables:
         )
 
     # ------------------------------------------------------------------
+
+    def _check_lengths(self, table: TargetTable, place: TableName) -> None:
+        """PostgreSQL cuts long names without a word: two tables or columns would be one."""
+        most = self._dialect.name_bytes
+        for name in (place.namespace, place.name):
+            if len(name.encode()) > most:
+                raise self._refused(
+                    place,
+                    f"has a name of more than {most} bytes, which {self._dialect.kind} would cut. "
+                    "Send the table elsewhere by a step: {route: 'SCHEMA.SHORTER', tables: "
+                    f"['{table.source}']}}",
+                )
+        for name in table.columns.names:
+            if len(name.encode()) > most:
+                raise self._refused(
+                    place,
+                    f"has a column {name} whose name is longer than {most} bytes, which "
+                    f"{self._dialect.kind} would cut. Rename it by a step: "
+                    f"{{rename: {{'{name}': SHORTER}}, tables: ['{table.source}']}}",
+                )
 
     def _check_key(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> None:
         if found.obstacle is not None:

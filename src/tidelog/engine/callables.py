@@ -19,14 +19,20 @@ _LATER: Final = (
 )
 
 
+class WorkNotDoneError(TypeError):
+    """A function of the program returned work in place of doing it. Seen as a cause only."""
+
+
+def is_coroutine_function(given: Any) -> bool:
+    """``async def``, an object whose ``__call__`` is one, or a partial of these."""
+    return any(map(inspect.iscoroutinefunction, _forms(given)))
+
+
 def refuse_coroutine_function(name: str, given: Any) -> None:
     """Raises ConfigError if a call of ``given``, the argument ``name``, would only make a coroutine
     or a generator.
     """
-    while isinstance(given, partial):
-        given = given.func
-    call = None if inspect.isclass(given) else getattr(type(given), "__call__", None)  # noqa: B004
-    if any(later(each) for later in _LATER for each in (given, call)):
+    if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
             f"{name}: a coroutine or generator function, which does nothing when it is called: "
             "give an ordinary function. It can run a coroutine on your loop with "
@@ -35,7 +41,7 @@ def refuse_coroutine_function(name: str, given: Any) -> None:
 
 
 def refuse_coroutine(returned: Any) -> None:
-    """Raises TypeError if ``returned`` is what somebody would still have to await or to run."""
+    """Raises WorkNotDoneError if ``returned`` is what somebody would have to await or to run."""
     if (
         inspect.isawaitable(returned)
         or inspect.isasyncgen(returned)
@@ -43,4 +49,11 @@ def refuse_coroutine(returned: Any) -> None:
     ):
         if inspect.iscoroutine(returned):
             returned.close()
-        raise TypeError("a function returned a coroutine or a generator, which nobody runs")
+        raise WorkNotDoneError("returned a coroutine or a generator, which nobody runs")
+
+
+def _forms(given: Any) -> tuple[Any, Any]:
+    while isinstance(given, partial):
+        given = given.func
+    call = None if inspect.isclass(given) else getattr(type(given), "__call__", None)  # noqa: B004
+    return given, call

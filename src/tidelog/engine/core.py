@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Literal
 
+from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.contexts import Clock, ConnectorContext, TaskContext
 from tidelog.engine.options import EngineOptions
@@ -29,7 +30,13 @@ from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes, RunningTask
 from tidelog.engine.states import EngineState, StateCell
-from tidelog.errors import ConfigError, EngineStateError, TaskStartError, TidelogError
+from tidelog.errors import (
+    ConfigError,
+    ConsumerError,
+    EngineStateError,
+    TaskStartError,
+    TidelogError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -315,7 +322,9 @@ class EngineCore:
         if error is not None:
             text = f"the engine failed: {_text(error)}"
         try:
-            self._on_completion(error is None, text, error)
+            refuse_coroutine(self._on_completion(error is None, text, error))
+        except WorkNotDoneError as raised:
+            self._fail(ConsumerError(f"on_completion {raised}"))
         except Exception as raised:  # noqa: BLE001 - as of every callback
             logger.error("on_completion raised %s", type(raised).__name__)
         finally:  # also if it ends the program
@@ -335,7 +344,9 @@ class EngineCore:
         elif task not in self._told:
             return
         try:
-            self._on_connector(Happened(what, task))
+            refuse_coroutine(self._on_connector(Happened(what, task)))
+        except WorkNotDoneError as error:
+            self._fail(ConsumerError(f"on_connector {error}"))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_connector raised %s", type(error).__name__)
         except BaseException as error:  # noqa: BLE001 - raised by run, after all has stopped

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Protocol
 
+from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError, SourceTask
 from tidelog.engine.retries import Retries, StoppingError
-from tidelog.errors import TaskStartError
+from tidelog.errors import ConsumerError, TaskStartError
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _TOLD_AFTER_S: Final = 10.0
 class Processes(Protocol):
     """What the task gives its batches to."""
 
-    def process_records(self, records: Events) -> None: ...
+    def process_records(self, records: Events) -> object: ...
 
 
 class RunningTask:
@@ -184,7 +185,9 @@ class RunningTask:
     def _process(self, events: Events) -> None:
         self._processing = True
         try:
-            self._processor.process_records(events)
+            refuse_coroutine(self._processor.process_records(events))
+        except WorkNotDoneError as error:
+            raise ConsumerError(f"the record_processor {error}") from error
         finally:
             self._processing = False
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from tidelog.app.async_engine.decoding import decoded_events
 from tidelog.app.async_engine.steps import EventSteps
+from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.events import Events
-from tidelog.errors import EventLogError
+from tidelog.errors import ConsumerError, EventLogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.log_places import is_url
@@ -126,7 +127,12 @@ class LogTask:
     def commit(self, offset: int) -> None:
         log = self._opened()
         if self._offsets is not None:
-            self._offsets.write(self.name, StoredOffset(log.generation, offset))
+            stored = StoredOffset(log.generation, offset)
+            written: object = self._offsets.write(self.name, stored)  # type: ignore[func-returns-value]
+            try:
+                refuse_coroutine(written)
+            except WorkNotDoneError as error:
+                raise ConsumerError(f"offsets.write {error}") from error
         Consumers(log.storage).register(self.name, offset)
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.engine.callables import refuse_coroutine
+from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.events import Event, Events
 from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
@@ -59,7 +59,7 @@ class ProcessorChain:
         try:
             return self._serialized(serializer, left, end, generation)
         except ConsumerError as error:
-            if self.dead_letters is None:
+            if self.dead_letters is None or _is_for_all(error):
                 raise
             if len(left) == 1:
                 self.dead_letters.put(left[0], error)
@@ -164,7 +164,7 @@ class ProcessorChain:
         try:
             self.consume(lambda: consumer(each), [each])
         except ConsumerError as error:
-            if self.dead_letters is None:
+            if self.dead_letters is None or _is_for_all(error):
                 raise
             self.dead_letters.put(_event(each), error)
 
@@ -185,7 +185,7 @@ class ProcessorChain:
             try:
                 changed = self._transformed(transform, event)
             except ConsumerError as error:
-                if self.dead_letters is None:
+                if self.dead_letters is None or _is_for_all(error):
                     raise
                 self.dead_letters.put(event, error)
                 return None
@@ -196,10 +196,11 @@ class ProcessorChain:
 
     def _transformed(self, transform: Transform, event: Event) -> Event | None:
         try:
-            found = self.retries.call(lambda: transform(event), "transform")
-            if found is not None and not isinstance(found, Event):
-                raise TypeError("a transform gives an Event, made with replace, or None")
-            return found
+            found: object = self.retries.call(lambda: transform(event), "transform")
+            if found is None or isinstance(found, Event):
+                return found
+            refuse_coroutine(found)
+            raise TypeError("a transform gives an Event, made with replace, or None")
         except StoppingError:
             raise
         except Exception as error:
@@ -212,7 +213,14 @@ def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> Consumer
         where = f"version {first.version} of {first.table}"
     else:
         where = f"versions {first.version} ({first.table}) to {last.version} ({last.table})"
+    if isinstance(error, WorkNotDoneError):
+        return ConsumerError(f"{who} {error}, at {where}")
     return ConsumerError(f"{who} raised {type(error).__name__} at {where}")
+
+
+def _is_for_all(error: ConsumerError) -> bool:
+    """Is it the function that is wrong, and no single event? Nothing may be passed over then."""
+    return isinstance(error.__cause__, WorkNotDoneError)
 
 
 def _event(of: Event | Message) -> Event:

@@ -28,6 +28,12 @@ class EngineSection(Section):
         "there and back; they, and a consumer in parallel, must be functions of a module. `spark`: "
         "on executors, in the session that runs or one of `pipeline.master` and `pipeline.conf`.",
     )
+    concurrent_coroutines: int = Field(
+        default=64,
+        ge=1,
+        description="With `consume_records_async` and a consumer that is a coroutine function "
+        "(`async def`): so many of its coroutines at once.",
+    )
     consume_records_async: bool = Field(
         default=False, description="Call the consumer of single events in parallel."
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.engine.callables import refuse_coroutine_function
+from tidelog.engine.callables import is_coroutine_function, refuse_coroutine_function
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
@@ -25,6 +26,7 @@ from tidelog.engine.ports import (
     Transform,
 )
 from tidelog.engine.processing.chain import ProcessorChain
+from tidelog.engine.processing.consumer_loop import ConsumerLoop
 from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.engine.processing.processes import WorkerProcesses
 from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
@@ -56,10 +58,12 @@ def assemble(
     dead_letters: DeadLetterFile | None = None,
     clock: Clock = time.monotonic,
     on_spark: MakeWorkers = _no_spark,
+    event_loop: asyncio.AbstractEventLoop | None = None,
 ) -> EngineCore:
     """An engine over any connector, in the mode that the arguments choose.
 
-    ``on_spark`` makes workers on executors: nothing is known of Spark here.
+    ``on_spark`` makes workers on executors: nothing is known of Spark here. ``event_loop`` is for
+    coroutines of the consumer.
 
     Raises:
         ConfigError: they do not go together.
@@ -67,6 +71,19 @@ def assemble(
     takers = (consumer, change_consumer, record_processor)
     if sum(each is not None for each in takers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
+    consumer_loop: ConsumerLoop | None = None
+    if is_coroutine_function(consumer) or is_coroutine_function(change_consumer):
+        if consume_records_async and options.record_processing_on != "threads":
+            raise ConfigError(
+                "a consumer that is a coroutine function runs on an event loop of this process: "
+                f"with record_processing_on: {options.record_processing_on} and "
+                "consume_records_async give an ordinary function"
+            )
+        consumer_loop = ConsumerLoop(event_loop)
+        consumer = consumer and consumer_loop.as_function(consumer)
+        change_consumer = change_consumer and consumer_loop.as_function(change_consumer)
+    elif event_loop is not None:
+        raise ConfigError("event_loop is for a consumer that is a coroutine function: async def")
     functions: dict[str, Any] = {
         "consumer": consumer,
         "change_consumer": change_consumer,
@@ -132,7 +149,14 @@ def assemble(
     told = {"on_connector": on_connector, "on_completion": on_completion}
     given: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
     return EngineCore(
-        connector, options, make, transforms=transforms, clock=clock, workers=workers, **given
+        connector,
+        options,
+        make,
+        transforms=transforms,
+        clock=clock,
+        workers=workers,
+        consumer_loop=consumer_loop,
+        **given,
     )
 
 

@@ -35,8 +35,7 @@ def refuse_coroutine_function(name: str, given: Any) -> None:
     if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
             f"{name}: a coroutine or generator function, which does nothing when it is called: "
-            "give an ordinary function. It can run a coroutine on your loop with "
-            "asyncio.run_coroutine_threadsafe(...).result()"
+            "give an ordinary function (a consumer may be a coroutine function: async def)"
         )
 
 

@@ -5,11 +5,13 @@ What a program meets is `tidelog.app.async_engine`; here nothing is known of dat
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextvars import ContextVar, Token
 from typing import Any, Literal
 
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
@@ -25,6 +27,7 @@ from tidelog.engine.ports import (
     SourceTask,
     Transform,
 )
+from tidelog.engine.processing.consumer_loop import ConsumerLoop
 from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
@@ -41,6 +44,10 @@ from tidelog.errors import (
 logger = logging.getLogger(__name__)
 
 MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], Processes]
+
+
+_INSIDE: ContextVar[tuple[EngineCore, ...]] = ContextVar("inside", default=())
+"""The engines that this thread, or coroutine, is part of: it can't wait for their end."""
 
 
 def _ignore(*_told: Any) -> None:
@@ -64,6 +71,7 @@ class EngineCore:
         transforms: for the contexts.
         clock: seconds that never go back.
         workers: opened before the connector starts, closed once the pool has ended.
+        consumer_loop: of a consumer that is a coroutine function; closed when no task uses it.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class EngineCore:
         transforms: Sequence[Transform] = (),
         clock: Clock = time.monotonic,
         workers: Workers | None = None,
+        consumer_loop: ConsumerLoop | None = None,
     ) -> None:
         self._connector, self._options, self._make_processor = connector, options, processor
         self._on_connector, self._on_completion = on_connector, on_completion
@@ -85,11 +94,14 @@ class EngineCore:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._polling = threading.Event()
-        self._own = threading.local()
+        self._consumer_loop = consumer_loop
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._retries = Retries(options, self._stopping)
-        self._pool = ThreadPool(options.record_processing_threads, self._mark_thread)
+        threads = options.record_processing_threads
+        if consumer_loop is not None and options.order != "total":
+            threads = options.concurrent_coroutines  # each waits for one
+        self._pool = ThreadPool(threads, self._mark_thread)
         self._tasks: list[RunningTask] = []
         self._delivered = 0
         self._connector_touched = False
@@ -120,7 +132,7 @@ class EngineCore:
             raise EngineStateError(
                 f"the engine is {self.state.value}; make a new one to run it again"
             )
-        self._mark_thread()
+        outside = self._mark_thread()
         try:
             try:
                 self._start_and_wait()
@@ -130,7 +142,7 @@ class EngineCore:
         finally:
             if self.state is not EngineState.STOPPED:  # shutting down was itself interrupted
                 self._finish()
-            self._own.inside = False
+            _INSIDE.reset(outside)
         if self._failure is not None:
             raise self._failure
 
@@ -148,7 +160,7 @@ class EngineCore:
             self._finish()
             return
         self._stopping.set()
-        if not getattr(self._own, "inside", False):
+        if self not in _INSIDE.get():
             self._ended.wait()
 
     def wait_for_polling(self) -> bool:
@@ -158,11 +170,18 @@ class EngineCore:
                 return True
         return self._polling.is_set() and not self._ended.is_set()
 
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the consumer's coroutines, if it has any, on this loop, unless one was given."""
+        if self._consumer_loop is not None:
+            self._consumer_loop.use(loop)
+
     # ------------------------------------------------ up
 
     def _start_and_wait(self) -> None:
         if self._workers is not None:
             self._workers.open()
+        if self._consumer_loop is not None:
+            self._consumer_loop.open()
         self._connector_touched = True
         self._connector.start()
         self._tell("started", None)
@@ -279,6 +298,8 @@ class EngineCore:
             for error in errors:
                 self._fail(error)
             self._tell("stopped", task.name)
+        if self._consumer_loop is not None:
+            self._guarded(self._consumer_loop.close)
         if self._connector_touched:
             self._guarded(self._connector.stop)
         self._tell("stopped", None)
@@ -334,8 +355,8 @@ class EngineCore:
     def _timeout_s(self) -> float:
         return self._options.task_management_timeout_ms / 1000
 
-    def _mark_thread(self) -> None:
-        self._own.inside = True
+    def _mark_thread(self) -> Token[tuple[EngineCore, ...]]:
+        return _INSIDE.set((*_INSIDE.get(), self))
 
     def _tell(self, what: Literal["started", "stopped"], task: str | None) -> None:
         """Call the callback, unless the task never started."""

@@ -15,6 +15,7 @@ ProcessingOn = Literal["threads", "processes", "spark"]
 
 _AT_LEAST = {
     "record_processing_threads": 1,
+    "concurrent_coroutines": 1,
     "task_management_timeout_ms": 1,
     "polling_shutdown_timeout_ms": 0,
     "errors_max_retries": -1,
@@ -40,6 +41,7 @@ class EngineOptions:
             consumed in parallel, consumes.
         record_processing_on: ``threads``, or ``processes``: as many as threads; ``spark``: as many
             tasks at once.
+        concurrent_coroutines: of a consumer that is a coroutine function and called in parallel.
         order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
             keys at once; ``none``: in any order. The last two need a per-record consumer.
         task_management_timeout_ms: for all tasks to start; again for all of them to stop.
@@ -55,6 +57,7 @@ class EngineOptions:
 
     record_processing_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     record_processing_on: ProcessingOn = "threads"
+    concurrent_coroutines: int = 64
     order: Order = "total"
     task_management_timeout_ms: int = 180_000
     polling_shutdown_timeout_ms: int = 1_000

@@ -50,7 +50,7 @@ class RunningTask:
         retries: Retries,
         stopping: threading.Event,
         on_end: Callable[[BaseException | None], None],
-        inside: Callable[[], None],
+        inside: Callable[[], object],
     ) -> None:
         self.name = task.name
         self.started: Future[None] = Future()

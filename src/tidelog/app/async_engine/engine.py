@@ -58,7 +58,8 @@ class AsyncEngine:
 
     Args:
         config: of `tidelog.config`, the path of a ``tidelog.yaml``, or what one would hold.
-        consumer: called with each event; an event is done when it returns.
+        consumer: called with each event; an event is done when it returns. A coroutine function is
+            awaited, as is a ``change_consumer`` that is one.
         change_consumer: called with a batch, and with what it marks as done in it.
         record_processor: takes over the whole chain: an object, or what makes one.
         format: of messages, which take the place of events; None: typed events.
@@ -68,6 +69,8 @@ class AsyncEngine:
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
         name: its offset is kept under it; no other engine of this event log may have it.
         offsets: where the program keeps its offsets itself.
+        event_loop: that coroutines of the consumer run on; it must not be blocked by `run`. None:
+            the one that `arun` is awaited on, else one in a thread of the engine.
         options: those of the configuration's section ``engine``, before what stands there.
 
     Raises:
@@ -87,6 +90,7 @@ class AsyncEngine:
         on_completion: OnCompletion | None = None,
         name: str = "engine",
         offsets: OffsetStore | None = None,
+        event_loop: asyncio.AbstractEventLoop | None = None,
         **options: Any,
     ) -> None:
         self.config = _config(config)
@@ -129,6 +133,7 @@ class AsyncEngine:
             on_completion=on_completion,
             dead_letters=dead_letters,
             on_spark=on_spark(self.config),
+            event_loop=event_loop,
         )
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -155,6 +160,7 @@ class AsyncEngine:
     async def arun(self) -> None:
         """As `run`, beside other coroutines; cancelling it closes the engine."""
         loop = asyncio.get_running_loop()
+        self._core.use_loop(loop)
         ended: asyncio.Future[None] = loop.create_future()
 
         def tell(error: BaseException | None) -> None:

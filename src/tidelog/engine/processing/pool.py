@@ -26,7 +26,7 @@ class ThreadPool:
         inside: called in each thread as it begins.
     """
 
-    def __init__(self, threads: int, inside: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, threads: int, inside: Callable[[], object] = lambda: None) -> None:
         self.threads = threads
         self._inside = inside
         self._changed = threading.Condition()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -163,11 +164,15 @@ class EngineCore:
         if self not in _INSIDE.get():
             self._ended.wait()
 
-    def wait_for_polling(self) -> bool:
-        """Until it polls (True) or has ended."""
+    def wait_for_polling(self, timeout_s: float | None = None) -> bool:
+        """Until it polls (True), has ended or the time is over."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._ended.is_set():
-            if self._polling.wait(0.05):
+            left = until - time.monotonic()
+            if self._polling.wait(max(0.0, min(left, 0.05))):
                 return True
+            if left <= 0:
+                return False
         return self._polling.is_set() and not self._ended.is_set()
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -208,7 +213,8 @@ class EngineCore:
 
     def _running(self, task: SourceTask) -> RunningTask:
         committer = TaskCommitter(self._options, self._clock)
-        processor = self._make_processor(self._pool, committer, self._retries, self._stopping)
+        retries = Retries(self._options, self._stopping, self._options.retry_on)
+        processor = self._make_processor(self._pool, committer, retries, self._stopping)
         return RunningTask(
             task,
             processor,

@@ -51,6 +51,7 @@ class EngineOptions:
         errors_retry_delay_max_ms: the longest delay.
         errors_tolerance: ``dead_letter``: an event at which the program's code raises is told, and
             passed over.
+        retry_on: further classes of errors that may pass.
         offset_commit_policy: ``always``: after every batch; ``periodic``: every
             ``offset_commit_interval_ms``. What is done is committed at the end in either case.
     """
@@ -65,6 +66,7 @@ class EngineOptions:
     errors_retry_delay_initial_ms: int = 300
     errors_retry_delay_max_ms: int = 10_000
     errors_tolerance: Tolerance = "none"
+    retry_on: tuple[type[Exception], ...] = ()
     offset_commit_policy: CommitPolicy = "always"
     offset_commit_interval_ms: int = 5_000
 
@@ -77,6 +79,10 @@ class EngineOptions:
             value, names = getattr(self, name), get_args(known)
             if value not in names:
                 raise ConfigError(f"engine.{name}: {value!r} is none of {', '.join(names)}")
+        classes: tuple[object, ...] = self.retry_on
+        for each in classes:
+            if not (isinstance(each, type) and issubclass(each, Exception)):
+                raise ConfigError(f"engine.retry_on: {each!r} is no class of errors")
         if self.errors_retry_delay_max_ms < self.errors_retry_delay_initial_ms:
             raise ConfigError(
                 "engine.errors_retry_delay_max_ms is below errors_retry_delay_initial_ms"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tidelog.engine.callables import WorkNotDoneError
 from tidelog.engine.options import EngineOptions
 from tidelog.errors import Policy, TidelogError
 
@@ -32,9 +33,16 @@ class Retries:
     Args:
         options: how often, and after which delays.
         stopping: ends every delay at once.
+        classes: further ones of errors that may pass.
     """
 
-    def __init__(self, options: EngineOptions, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        stopping: threading.Event,
+        classes: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._classes = classes
         self._most = options.errors_max_retries
         self._first_s = options.errors_retry_delay_initial_ms / 1000
         self._longest_s = options.errors_retry_delay_max_ms / 1000
@@ -52,7 +60,7 @@ class Retries:
             try:
                 return function()
             except Exception as error:
-                if not may_pass(error) or 0 <= self._most <= tries:
+                if not self._may_pass(error) or 0 <= self._most <= tries:
                     raise
                 tries += 1
                 # Not its text: a program's own error may quote a row.
@@ -62,3 +70,8 @@ class Retries:
                 if self._stopping.wait(delay_s):
                     raise StoppingError(what) from error
                 delay_s = min(self._longest_s, delay_s * 2)
+
+    def _may_pass(self, error: Exception) -> bool:
+        if isinstance(error, (StoppingError, WorkNotDoneError)):
+            return False
+        return may_pass(error) or isinstance(error, self._classes)

@@ -22,6 +22,7 @@ from tests.support.engines import (
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
 from tidelog.errors import (
+    ConfigError,
     ConnectionLostError,
     ConsumerError,
     DecodeError,
@@ -227,3 +228,25 @@ def test_callbacks_that_raise_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(told) == 5  # connector and task, started and stopped; completion
     assert "on_completion raised RuntimeError" in caplog.text
     assert SECRET not in caplog.text
+
+
+class PassingError(Exception):
+    """Of a program's library."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_errors_of_classes_that_the_program_names_are_tried_again(
+    tmp_path: Path, mode: str
+) -> None:
+    built = orders_log(tmp_path, [0, 1, 2])
+    consumer = Flaky(2, PassingError())
+    core = engine(Gates(tmp_path), retry_on=(PassingError,), **way(mode, consumer))
+    with running(core) as run:
+        until(lambda: run.error or committed(tmp_path) == built.writer.next_offset)
+    assert run.error is None
+    assert consumer.tries == 3
+
+
+def test_what_is_no_class_of_errors_can_not_be_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="retry_on: 'ValueError' is no class"):
+        engine(Gates(tmp_path), consumer=print, retry_on=("ValueError",))

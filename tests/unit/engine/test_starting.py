@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.engines import (
+    PATIENCE_S,
     Gates,
     Running,
     Tasks,
@@ -123,3 +124,14 @@ def test_close_from_inside_does_not_wait_for_itself(tmp_path: Path, where: str) 
         assert run.join() is None
     assert task.calls[-1] == "stop"
     assert no_threads_left()
+
+
+def test_waiting_for_polling_ends_when_the_time_is_over(tmp_path: Path) -> None:
+    orders_log(tmp_path, [0])
+    task = Gates(tmp_path)
+    task.may_start.clear()
+    core = engine(task, consumer=print)
+    with running(core):
+        assert not core.wait_for_polling(0.01)
+        task.may_start.set()
+        assert core.wait_for_polling(PATIENCE_S)

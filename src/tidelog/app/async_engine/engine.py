@@ -71,6 +71,8 @@ class AsyncEngine:
         offsets: where the program keeps its offsets itself.
         event_loop: that coroutines of the consumer run on; it must not be blocked by `run`. None:
             the one that `arun` is awaited on, else one in a thread of the engine.
+        retry_on: classes of errors of the program's functions that are tried again, as
+            ConnectionError and TimeoutError are.
         options: those of the configuration's section ``engine``, before what stands there.
 
     Raises:
@@ -91,6 +93,7 @@ class AsyncEngine:
         name: str = "engine",
         offsets: OffsetStore | None = None,
         event_loop: asyncio.AbstractEventLoop | None = None,
+        retry_on: type[Exception] | Sequence[type[Exception]] = (),
         **options: Any,
     ) -> None:
         self.config = _config(config)
@@ -122,7 +125,7 @@ class AsyncEngine:
             dead_letters = DeadLetterFile(section.dead_letter / f"{name}.jsonl")
         self._core = assemble(
             CaptureConnector(list(self._tasks.values())),
-            _options(section),
+            _options(section, retry_on),
             consumer=consumer,
             change_consumer=change_consumer,
             record_processor=record_processor,
@@ -212,9 +215,9 @@ class AsyncEngine:
             raise ConfigError(f"the engine has no database {database!r}: it has {known}")
         return self._tasks[database].capture.send(command, timeout_s=timeout_s)
 
-    def wait_for_polling(self) -> bool:
-        """Until it polls (True) or has ended."""
-        return self._core.wait_for_polling()
+    def wait_for_polling(self, timeout_s: float | None = None) -> bool:
+        """Until it polls (True), has ended, or ``timeout_s`` is over."""
+        return self._core.wait_for_polling(timeout_s)
 
     def __enter__(self) -> AsyncEngine:
         """Returns when it polls. Raises what kept it from that."""
@@ -285,8 +288,12 @@ def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSecti
         raise ConfigError("\n".join(problems)) from None
 
 
-def _options(section: EngineSection) -> EngineOptions:
-    given = {field.name: getattr(section, field.name) for field in fields(EngineOptions)}
+def _options(
+    section: EngineSection, retry_on: type[Exception] | Sequence[type[Exception]]
+) -> EngineOptions:
+    names = {field.name for field in fields(EngineOptions)} & EngineSection.model_fields.keys()
+    given: dict[str, Any] = {name: getattr(section, name) for name in names}
+    given["retry_on"] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
     if given["record_processing_threads"] is None:
         del given["record_processing_threads"]
     if given["order"] is None:

@@ -82,7 +82,7 @@ class EventWork:
         chain = ProcessorChain(
             self.transforms,
             self.serializer,
-            Retries(self.options, threading.Event()),
+            Retries(self.options, threading.Event(), self.options.retry_on),
             letters if self.tolerant else None,
         )
         # All at once: a serializer's call for each event would be most of the work.

@@ -147,6 +147,12 @@ PROBLEMS = {
         ]},
         Severity.WARNING, "no broker.",
     ),
+    "check-error": (
+        {"refused": [], "check_errors": [
+            {"check": "table public.t", "message": "it can't be read", "fix": "GRANT …;"}
+        ]},
+        Severity.WARNING, "tidelog check finds an error in table public.t: it can't be read",
+    ),
     "log-paused": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
 }  # fmt: skip
 
@@ -221,6 +227,13 @@ def test_dumps_that_capture_holds_are_shown_as_paused_by_it() -> None:
     assert held.dumps[0].held == "Much is kept."
     blocking = overview(status(**dump(table(), mode="blocking"), dumps_held=[HELD]), NOW_MS)
     assert [each.status for each in blocking.dumps] == ["running"]
+
+
+def test_what_check_says_of_a_refused_table_is_told_once() -> None:
+    error = {"check": "table public.t", "message": "no", "fix": ""}
+    for list_name in ("refused", "inserts_only"):
+        known = {list_name: [{**REFUSED, "table": "public.t"}], "check_errors": [error]}
+        assert len(overview(status(**known), NOW_MS).problems) == 1
 
 
 def test_a_failed_dump_is_told_once() -> None:

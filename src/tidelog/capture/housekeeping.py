@@ -18,7 +18,7 @@ class Housekeeping:
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
         activity: counts what is appended.
-        troubles: what of the channels does not work, for that document.
+        troubles: parts of that document: what does not work beside the log.
         look_every_s: see `tidelog.ports.StateBackend`.
     """
 
@@ -26,5 +26,5 @@ class Housekeeping:
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
     activity: Activity
-    troubles: Callable[[], list[dict[str, Any]]]
+    troubles: Callable[[], dict[str, Any]]
     look_every_s: float = 0.0

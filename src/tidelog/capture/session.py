@@ -381,7 +381,7 @@ class CaptureSession:
             "log_guard": self._guard_log.summary(),
             "refused": self._refused.summary(),
             "drops": self._housekeeping.activity.drops(),
-            "channels": self._housekeeping.troubles(),
+            **self._housekeeping.troubles(),
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
 
 from tidelog import app
+from tidelog.app.capture import source_check
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot
@@ -167,6 +169,47 @@ def test_lost_right_to_one_table_is_told_and_its_log_goes_on(
                 lambda: [ids(config, table) for table in tables] == [[3], [3]], "the log", failures
             )
             assert not failures, failures
+
+
+def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here the dump's marks can't be written, which no table of its own is to blame for."""
+    monkeypatch.setattr(source_check, "AGAIN_AFTER_S", 0.2)
+    monkeypatch.setattr(source_check, "EVERY_S_WITH_ERRORS", 0.5)
+    monkeypatch.setattr(source_check, "MOST_OF_TIME", 1.0)
+    caplog.set_level(logging.INFO, source_check.__name__)
+    server, name = mysql_family, mysql_family_database
+    with reader(server, name) as user:
+        marks = f"SELECT, INSERT, UPDATE, CREATE ON `marks_{name}`.*"
+        server.execute(f"REVOKE {marks} FROM `{user}`")
+        config = configured(server, user, name, tmp_path)
+
+        def told() -> list[dict[str, Any]]:
+            problems = app.status(config).get("overview", {}).get("problems", ())
+            return [each for each in problems if each["kind"] == "check-error"]
+
+        with capturing(config) as failures:
+            wait_for(told, "what check finds", failures)
+            [problem] = told()
+            assert problem["about"] == "watermark table"
+            assert "can't be created and written" in problem["sentence"]
+            assert "GRANT SELECT, INSERT, UPDATE, CREATE ON" in problem["remedy"]
+            server.execute(f"GRANT {marks} TO `{user}`")
+            wait_for(lambda: not told(), "the end of it", failures)
+            wait_for(lambda: dump_of(config, "initial"), "the dump", failures)
+            assert not failures, failures
+    lines = [each.getMessage() for each in caplog.records if each.name == source_check.__name__]
+    assert [line.partition(" in ")[0] for line in lines] == [
+        "check finds an error",
+        "over: check finds an error",
+    ]
+    assert "GRANT SELECT, INSERT" in lines[0]
+    assert PASSWORD not in caplog.text
 
 
 def test_lost_right_to_the_log_ends_capture_with_the_grant(

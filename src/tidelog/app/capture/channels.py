@@ -155,11 +155,13 @@ class Channels:
         if self._kafka is not None:
             self._kafka.start()
 
-    def troubles(self) -> list[dict[str, Any]]:
-        """Problems of the channels, as `tidelog.control.channels.kafka.Trouble` describes them."""
+    def troubles(self) -> dict[str, Any]:
+        """For the status document: problems of the channels, as
+        `tidelog.control.channels.kafka.Trouble` describes them.
+        """
         channels = (self._kafka, self._kafka_notifications)
         found = [each.trouble.now() for each in channels if each is not None]
-        return [each for each in found if each is not None]
+        return {"channels": [each for each in found if each is not None]}
 
     def surface(self) -> Surface:
         """What the HTTP interface shows, once open."""

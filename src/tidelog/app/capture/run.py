@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from functools import partial
@@ -16,6 +15,7 @@ from tidelog.app.capture.notify import OnNotification
 from tidelog.app.capture.options import capture_options, dump_options
 from tidelog.app.capture.read_at_start import read_ahead
 from tidelog.app.capture.readiness import Readiness
+from tidelog.app.capture.source_check import SourceCheck
 from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
@@ -42,10 +42,7 @@ from tidelog.capture.patient_state import PatientState
 from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
 from tidelog.capture.steering.gate import DumpGate
-from tidelog.capture.steering.guard import (
-    LogGuard,
-    WhenLogInDanger,
-)
+from tidelog.capture.steering.guard import LogGuard, WhenLogInDanger
 from tidelog.capture.steering.pauses import LogSwitch
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
@@ -70,8 +67,6 @@ from tidelog.ports import (
 from tidelog.state.measured import MeasuredState
 from tidelog.state.opening import fenced, look_every_s, open_state
 
-logger = logging.getLogger(__name__)
-
 
 class Capture:
     """Log capture and dumps of one source, for embedding or for the command line.
@@ -89,6 +84,7 @@ class Capture:
         self._start_dump: str | None = None
         self._asked = False
         self._snapshotter = snapshotter_of(self.config.source)
+        self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
         self._callbacks = () if on_notification is None else (on_notification,)
 
@@ -289,6 +285,7 @@ class Capture:
 
         def close() -> None:
             serving.stand_by()
+            self._source_check.end()
             channels.close()
             writer.close()
 
@@ -333,7 +330,7 @@ class Capture:
                 maintain=upkeep.act,
                 on_status=on_status,
                 activity=activity,
-                troubles=channels.troubles,
+                troubles=lambda: {**channels.troubles(), **self._source_check.summary()},
                 look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
@@ -371,6 +368,7 @@ class Capture:
         try:
             channels.open(coordinator, catalogue, status, engine.append_control, hand_over, switch)
             serving.lead(channels.surface)
+            self._source_check.begin()
         except BaseException:
             session.close()
             raise

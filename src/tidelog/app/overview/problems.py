@@ -47,6 +47,7 @@ def problems_of(
     yield from _dumps(status)
     yield from _copies(status)
     yield from _channels(status)
+    yield from _check_errors(status)
 
 
 def _span(seconds: float) -> str:
@@ -374,6 +375,21 @@ def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:
             each["remedy"],
             "kafka-does-not-answer-a-channel",
         )
+
+
+def _check_errors(status: Mapping[str, Any]) -> Iterator[Problem]:
+    tables = [*(status.get("refused") or ()), *(status.get("inserts_only") or ())]
+    told = {f"table {each['table']}" for each in tables}
+    for each in status.get("check_errors") or ():
+        if each["check"] not in told:
+            yield _problem(
+                "check-error",
+                Severity.WARNING,
+                each["check"],
+                f"tidelog check finds an error in {each['check']}: {each['message']}",
+                each["fix"] or "tidelog check CONFIG",
+                "check-finds-an-error-while-capture-runs",
+            )
 
 
 def _problem(

@@ -37,6 +37,19 @@ def with_plain_names(sql: str) -> str:
     return _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
 
 
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def with_digits(field: pa.Field, source: Column | None) -> pa.Field:
+    """The field as a decimal with the digits of the source's type, where rows have it as text
+    because Arrow's decimals are too short. Any other as it is.
+    """
+    told = None if source is None else _DECIMAL.match(source.type_name.lower())
+    if told is None or not pa.types.is_string(field.type):
+        return field
+    return field.with_type(pa.decimal256(int(told[1]), int(told[2])))
+
+
 class DatabaseSession(Protocol):
     """A connection in autocommit, transactions by statements.
 

@@ -18,6 +18,7 @@ from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import parse_url
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
+from tidelog.outputs.database.dialect import with_digits
 from tidelog.outputs.database.layout import (
     DELETED,
     SHAPE,
@@ -53,7 +54,6 @@ _EXACT: Mapping[str, Mapping[str, str]] = {
         "time": "time(6)",
         "timestamp": "timestamp(6)",
         "bigint unsigned": "bigint unsigned",
-        "decimal": "decimal(65,30)",
     },
 }
 # A column's type → Arrow types that it takes every value of; of any other, text alone.
@@ -145,8 +145,9 @@ class MySql:
         named = "" if source is None else source.type_name.lower()
         bare = re.sub(r"\([^)]*\)", "", named).strip()
         exact = _EXACT.get("mysql" if kind == "mariadb" else kind, {}).get(bare)
-        if exact is not None and (exact != "decimal(65,30)" or pa.types.is_string(field.type)):
+        if exact is not None:
             return exact
+        field = with_digits(field, source)
         if pa.types.is_decimal(field.type):
             if field.type.scale <= _MAX_SCALE:
                 return f"decimal({field.type.precision},{field.type.scale})"

@@ -97,7 +97,7 @@ class DatabaseOutput(ExecutorOutput):
     def takes(self, table: TargetTable, column: str, former: str) -> bool:
         session = self._connected()
         place = self._tables.place(session, table)
-        return self._tables.takes(session, place, table.columns.field(column), former)
+        return self._tables.takes(session, table, place, table.columns.field(column), former)
 
     def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
         session = self._connected()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import Column, TableName
-from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect, with_digits
 from tidelog.outputs.database.layout import (
     DELETED,
     VERSION,
@@ -28,6 +28,7 @@ _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
 # Types of a source whose texts end in no space: those of its own are not told.
 _WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|enum\(")
+_DECIMALS = ("decimal", "numeric")
 _DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
 
 
@@ -88,10 +89,12 @@ class Tables:
             )
         else:
             self._check_key(table, found, place)
-            names = {column.name for column in found.columns}
+            by_name = {column.name: column for column in found.columns}
             for name, kind in self._ours():
-                if name not in names:
+                if name not in by_name:
                     self._alter(session, place, f"ADD COLUMN {name} {kind}")
+            if VERSION in by_name:
+                self._follow_digits(session, table, place, by_name)
         return self._described(session, place)
 
     def extend(
@@ -109,12 +112,17 @@ class Tables:
             sql_type = self._type(session, table, field)
             if column is None:
                 self._alter(session, place, f"ADD COLUMN {self._quoted(field.name)} {sql_type}")
-            elif not self._dialect.holds(column.base, column.sql_type, field):
+            elif not self._holds(table, column, field):
                 change = self._dialect.widen(self._quoted(field.name), sql_type)
                 self._alter(session, place, change)
 
     def takes(
-        self, session: DatabaseSession, place: TableName, field: pa.Field, former: str
+        self,
+        session: DatabaseSession,
+        table: TargetTable,
+        place: TableName,
+        field: pa.Field,
+        former: str,
     ) -> bool:
         """Does the column hold what rows have of it now? Also if the table is not there. A text
         holds anything: one that was made for texts does not count, for it was not altered.
@@ -124,7 +132,7 @@ class Tables:
             return True
         text = pa.field(field.name, pa.string())
         for each in found.columns:
-            if each.name == field.name and self._dialect.holds(each.base, each.sql_type, field):
+            if each.name == field.name and self._holds(table, each, field):
                 return former != "string" or not self._dialect.holds(each.base, each.sql_type, text)
         return False
 
@@ -161,11 +169,12 @@ class Tables:
                 )
             if column.computed:
                 raise self._refused(place, f"computes its column {field.name}")
-            if not self._dialect.holds(column.base, column.sql_type, field):
+            if not self._holds(table, column, field):
+                values = with_digits(field, self._source(table, field)).type
                 raise self._refused(
                     place,
                     f"has a column {field.name} of type {column.sql_type}, which does not hold "
-                    f"all values of {field.type}. Change it, or add a step `cast`",
+                    f"all values of {values}. Change it, or add a step `cast`",
                 )
             self._check_apart(session, table, place, field, column)
             types[field.name] = column.sql_type
@@ -202,6 +211,29 @@ class Tables:
                     f"{self._dialect.kind} would cut. Rename it by a step: "
                     f"{{rename: {{'{name}': SHORTER}}, tables: ['{table.source}']}}",
                 )
+
+    def _follow_digits(
+        self,
+        session: DatabaseSession,
+        table: TargetTable,
+        place: TableName,
+        by_name: Mapping[str, FoundColumn],
+    ) -> None:
+        """Alter decimals whose digits the source has changed as the source did. Rows have them as
+        text before and after, so that no change of type is seen.
+        """
+        for field in table.columns:
+            column = by_name.get(field.name)
+            if column is None or column.base not in _DECIMALS or not pa.types.is_string(field.type):
+                continue
+            if not self._holds(table, column, field):
+                sql_type = self._type(session, table, field)
+                self._alter(session, place, self._dialect.widen(self._quoted(field.name), sql_type))
+
+    def _holds(self, table: TargetTable, column: FoundColumn, field: pa.Field) -> bool:
+        if column.base in _DECIMALS:
+            field = with_digits(field, self._source(table, field))
+        return self._dialect.holds(column.base, column.sql_type, field)
 
     def _check_key(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> None:
         if found.obstacle is not None:

@@ -24,7 +24,8 @@ from tidelog.app.async_engine import log_task
 from tidelog.app.async_engine.log_task import LogTask, StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
-from tidelog.errors import EventLogError, OffsetAheadError, StorageError
+from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError, StorageError
+from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 
@@ -108,6 +109,27 @@ def test_retention_waits_from_the_start(tmp_path: Path) -> None:
     assert committed(tmp_path) is None
     started(tmp_path)
     assert committed(tmp_path) == built.log.head_offset
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["new", "has given events"])
+def test_a_new_task_begins_behind_what_retention_took_while_it_started(
+    tmp_path: Path, given: bool
+) -> None:
+    built = orders_log(tmp_path, [0])
+    task = started(tmp_path, batch_size=1)
+    assert not given or task.poll(0.0) is not None
+    more = built.table("public.others", COLUMNS)
+    for row in (1, 2):
+        built.insert(more, str(row), "note")
+        built.flush()
+    EventLogMaintenance(tmp_path).retain(0, hard_cap_age_s=0, now_ms=4_000_000_000_000)
+    if given:
+        with pytest.raises(OffsetGoneError):
+            ids_of(task)
+    else:
+        assert task.poll(0.0) is None
+        assert committed(tmp_path) == built.log.head_offset
+        assert ids_of(task) == [2]
 
 
 class Book:

@@ -15,7 +15,7 @@ from tidelog.app.async_engine.decoding import decoded_events
 from tidelog.app.async_engine.steps import EventSteps
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.events import Events
-from tidelog.errors import ConsumerError, EventLogError
+from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.log_places import is_url
@@ -82,18 +82,31 @@ class LogTask:
         self._reading: Iterator[pa.RecordBatch] = iter(())
         self._until = 0
         self._left: pa.RecordBatch | None = None
+        self._untouched = False  # a new name, and no event was given yet
 
     def start(self, cancelled: threading.Event) -> None:
         """Raises EventLogError if there is no log, or the stored offset is of another one."""
         log = EventLog.open(self._path)
-        self._next = self._until = self._begin(log)
-        log.segments(self._next)  # raises if retention has taken it
-        Consumers(log.storage).register(self.name, self._next)
+        stored = self._stored(log)
+        if stored is None:
+            self._begin_at_head(log)
+        else:
+            self._next = self._until = stored
+            log.segments(self._next)  # raises if retention has taken it
+            Consumers(log.storage).register(self.name, self._next)
         self._log = log
 
     def poll(self, timeout_s: float) -> Events | None:
         try:
-            return self._polled(timeout_s)
+            events = self._polled(timeout_s)
+            self._untouched = self._untouched and events is None
+            return events
+        except OffsetGoneError:
+            if not self._untouched:
+                raise
+            # Retention had looked who needs what before this task was registered.
+            self._begin_at_head(self._opened())
+            return None
         except BaseException:
             # A reading that broke off must not look like one that came to its end.
             self._until, self._reading, self._left = self._next, iter(()), None
@@ -142,9 +155,11 @@ class LogTask:
         assert self._log is not None, "start first"
         return self._log
 
-    def _begin(self, log: EventLog) -> int:
-        stored = self._stored(log)
-        return log.head_offset if stored is None else stored
+    def _begin_at_head(self, log: EventLog) -> None:
+        """A new name begins with the oldest event that there is."""
+        self._next = self._until = log.head_offset
+        self._reading, self._left, self._untouched = iter(()), None, True
+        Consumers(log.storage).register(self.name, self._next)
 
     def _stored(self, log: EventLog) -> int | None:
         if self._offsets is not None:

@@ -75,11 +75,14 @@ def versions(messages: list[Read]) -> dict[str, list[int]]:
 
 
 def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how: Any) -> Any:
-    topic = f"{path.name}-{{name}}"
+    topic = how.pop("topic", f"{path.name}-{{name}}")
     made = formatter(how.pop("format", "flat"), topic=topic)
     skipped = how.pop("skipped", frozenset())
     messages = how.pop("messages", None)
-    delivery = Delivery("kafka", keyed=False, formatter=made, skipped=skipped, messages=messages)
+    order = how.pop("order", "key")
+    delivery = Delivery(
+        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order
+    )
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviours.outputs.kafka_topics import read
+from tests.behaviours.outputs.kafka_topics import Read, read
 from tests.integration.kafka.test_kafka_crashes import output_of
 from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
@@ -89,6 +89,81 @@ def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
     assert newest['{"id":1}'] is None
     assert newest['{"id":2}'] is None
     assert newest['{"id":3}']["v"] == "b"
+
+
+@pytest.mark.parametrize(("transactions", "shared"), [(False, False), (True, False), (False, True)])
+def test_a_whole_dump_removes_absent_keys_from_a_compacted_topic(
+    spark: Any,
+    kafka: KafkaServer,
+    built: BuiltLog,
+    tmp_path: Path,
+    transactions: bool,
+    shared: bool,
+) -> None:
+    """The table was dropped and created again. Also when its batches come once more, in batches of
+    their own, and from an output that knows nothing of what it did.
+    """
+    topic = f"{tmp_path.name}-t"
+    how: dict[str, Any] = {"compact": True, "transactions": transactions}
+    if shared:
+        how |= {"order": "total", "topic": topic}
+
+    def bring_again(state: str, start: int, end: int) -> dict[str | None, Any]:
+        directory = tmp_path / state / tmp_path.name
+        directory.mkdir(parents=True, exist_ok=True)
+        output = output_of(spark, built, directory, kafka, **how)
+        try:
+            output.prepare(built.log.generation)
+            output.write(batch_of(built.log, start, end))
+        finally:
+            output.close()
+        found = read(topic, servers=kafka.servers)
+        check_versions(found)
+        return {each.key: each.value and each.value["v"] for each in found}
+
+    head = built.log.head_offset
+    table = built.table("public.t", COLUMNS)
+    other = built.table("public.other", COLUMNS, relation_id=2)
+    for key in "1234":
+        built.insert(table, key, "old")
+    built.delete(table, "4")
+    built.insert(other, "9", "other's")
+    built.flush()
+    first = built.log.latest_offset()
+    others = {'{"id":9}': "other's"} if shared else {}
+    of_old = {f'{{"id":{key}}}': "old" for key in (1, 2, 3)} | {'{"id":4}': None} | others
+    assert bring_again("state", head, first) == of_old
+
+    built.dump_started("public.t")
+    built.insert(table, "2", "new")  # not told by the dump's rows
+    built.flush()
+    built.chunk(table, [["3", "new"], ["5", "new"]])
+    rows_end = built.log.latest_offset()
+    told = {f'{{"id":{key}}}': "new" for key in (2, 3, 5)}
+    assert bring_again("state", first, rows_end) == of_old | told
+    built.dump_completed("public.t", first)
+    completed = built.log.latest_offset()
+    # A batch that has no row of the table.
+    assert bring_again("state", rows_end, completed) == of_old | told | {'{"id":1}': None}
+    built.insert(table, "1", "newest")
+    built.flush()
+    end = built.log.latest_offset()
+    newest = of_old | told | {'{"id":1}': "newest"}
+    assert bring_again("state", completed, end) == newest
+    assert bring_again("lost", head, end) == newest
+    found = read(topic, servers=kafka.servers)
+    removed, again = [m.version for m in found if m.key == '{"id":1}'][-2:]
+    assert rows_end <= removed < completed <= again
+    assert len([m for m in found if m.value is None]) == 2
+
+
+def check_versions(found: list[Read]) -> None:
+    """A key's messages are in order, each there once."""
+    told: dict[tuple[str | None, int], tuple[int, bool]] = {}
+    for each in found:
+        rank = each.version, each.value is None
+        assert rank > told.get((each.key, each.partition), (-1, False))
+        told[each.key, each.partition] = rank
 
 
 def test_skipped_operations_are_left_out_but_in_a_compacted_topic(

@@ -15,7 +15,7 @@ may run twice. What makes it exact is that writers are idempotent by key and ver
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,6 +73,8 @@ class ExecutorOutput:
     repeats_as_begun: ClassVar[bool] = False
     """After a failed try: must its offsets be written again by themselves, before any that follow?
     For a destination that knows a request again only if it is the same."""
+    removes_absent: ClassVar[bool] = False
+    """Of ordered delivery: is `remove_below` called after a dump of all rows of a table?"""
 
     def __init__(
         self, spark: SparkSession, log_path: str, state: StateStore, delivery: Delivery
@@ -141,8 +143,8 @@ class ExecutorOutput:
         return evolving.LEAVE_OUT
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """Delete the table's rows of a lower version (keyed delivery), now or in `writing`. Before
-        the batch's rows. False: not done, the writers do it (`WriteTask.deleted_below`).
+        """Delete the table's rows of a lower version, now or in `writing`; before the batch's rows
+        with keyed delivery. False: not done, the writers do it (`WriteTask.deleted_below`).
         """
         return False
 
@@ -265,21 +267,21 @@ class ExecutorOutput:
 
     def _write(self, batch: OutputBatch) -> int:
         """How many records were rejected?"""
-        gone = ranges.deleted_below(self.log, batch) if self.delivery.keyed else {}
         names = {str(each.table): each.table for each in batch.tables}
+        gone = self._gone(batch, names)
         with_rows = set(names)
         names |= {name: TableName.parse(name) for name in gone if name not in names}
         chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
         parts: list[TablePart] = []
         removed: dict[TableName, int] = {}
         for name, table in chosen.items():
-            target = self._target(table, batch)
+            target = self._target(table, batch, gone=name in gone)
             if target is None:
                 continue
             if name in gone and self.remove_below(target, gone[name]):
                 removed[table] = gone[name]
             refs = self._refs(table, batch) if name in with_rows else ()
-            if refs or (name in gone and table not in removed):
+            if refs or (self.delivery.keyed and name in gone and table not in removed):
                 parts.append(TablePart(target, refs))
         parts += self._messages(batch)
         if not parts and not removed:
@@ -289,7 +291,7 @@ class ExecutorOutput:
         most = max((len(part.refs) for part in parts), default=0)
         with self.writing(BatchPlan(batch, tables, max(self._cores, most), removed)) as writer:
             if parts:
-                ours = {name: version for name, version in gone.items() if name in chosen}
+                ours = {n: v for n, v in gone.items() if n in chosen and self.delivery.keyed}
                 where = (self.name, batch.generation, batch.start, batch.end)
                 task = WriteTask(*where, 0, ours, self.epoch)
                 self._check_lease()
@@ -297,6 +299,14 @@ class ExecutorOutput:
                 rejected = self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
                 self._check_lease()
         return rejected
+
+    def _gone(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:
+        """By table, the version below which rows are to be removed."""
+        if self.delivery.keyed:
+            return ranges.deleted_below(self.log, batch)
+        dumps = ranges.whole_dumps(batch) if self.removes_absent else {}
+        known = self._opened(batch.generation).columns.keys() | with_rows
+        return {name: done.first_offset for name, done in dumps.items() if name in known}
 
     def _messages(self, batch: OutputBatch) -> list[TablePart]:
         """The source's logical messages, where the output wants them and there are some."""
@@ -341,11 +351,13 @@ class ExecutorOutput:
         split = partitioned(refs, partition_bytes=self.delivery.part_bytes, partitions=None)
         return tuple(tuple(run) for run in split)
 
-    def _target(self, table: TableName, batch: OutputBatch) -> TargetTable | None:
+    def _target(self, table: TableName, batch: OutputBatch, *, gone: bool) -> TargetTable | None:
         """The table as it is delivered, after the destination has followed its schema."""
         schema = ranges.schema_in(self.log, table, batch.start, batch.end)
         if schema is None and self.delivery.keyed:  # rows of it are gone, no others are told
             schema = schema_now(self.log, table)
+        elif schema is None and gone:
+            schema = ranges.schema_before(self.log, table, batch.end)
         if schema is None:
             return None
         number, known = self._current.get(table, (0, None))

@@ -10,7 +10,7 @@ import numpy as np
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import OutputBatch
+from tidelog.ports import DumpCompleted, OutputBatch
 from tidelog.spark.changes.batches import output_batch
 from tidelog.spark.datasource import partitions, segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
@@ -73,10 +73,15 @@ def _schemas_in_order(
 def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
     """By table, the version below which its rows are gone: truncates, complete dumps."""
     gone = truncated(log, batch.start, batch.end)
-    for done in batch.completed:
-        if done.delete_absent:
-            gone[done.table] = max(done.first_offset, gone.get(done.table, 0))
+    for table, done in whole_dumps(batch).items():
+        gone[table] = max(done.first_offset, gone.get(table, 0))
     return gone
+
+
+def whole_dumps(batch: OutputBatch) -> dict[str, DumpCompleted]:
+    """By table, of the complete dumps of all its rows the one that began last."""
+    whole = [done for done in batch.completed if done.delete_absent]
+    return {done.table: done for done in sorted(whole, key=lambda each: each.first_offset)}
 
 
 def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
@@ -94,6 +99,13 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
     """The version of the table's last record in the range."""
     return partitions.schema_at(log, table, start, end)
+
+
+def schema_before(log: EventLog, table: TableName, end: int) -> TableSchema | None:
+    """The version that the table was last told under before ``end``; if the log has no record of
+    that any more, the newest.
+    """
+    return schema_in(log, table, log.head_offset, end) or partitions.schema_now(log, table)
 
 
 def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSchema:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -30,12 +31,13 @@ from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.ranges import whole_dumps
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.administration import Administration
 from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import TopicTail
-from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, transactional_id
-from tidelog.ports import StateStore, TargetTable, TaskWriter
+from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
+from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +65,8 @@ class KafkaOutput(ExecutorOutput):
         settings: librdkafka's, for security and tuning.
         timeout_s: how long brokers may take nothing of a task's messages.
     """
+
+    removes_absent = True
 
     def __init__(
         self,
@@ -152,10 +156,16 @@ class KafkaOutput(ExecutorOutput):
         """In a compacted topic they become tombstones, without which keys would stay for ever."""
         return self.subject(table) in self._compacted
 
+    def remove_below(self, table: TargetTable, version: int) -> bool:
+        """In `writing`. Not where a newer state of a row may have been skipped: it would be taken
+        for gone.
+        """
+        return self.subject(table) in self._compacted and not self.delivery.skipped & {"c", "u"}
+
     @contextmanager
     def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
         if self._transactions:
-            self._fence([table.source for table in plan.tables])
+            self._fence(list({*plan.removed, *(table.source for table in plan.tables)}))
             self._note_slots(plan.tasks)
         # A run's first batches look as well: the state store may be an older copy.
         clean, self._clean = self._clean, frozenset()
@@ -164,6 +174,7 @@ class KafkaOutput(ExecutorOutput):
             # Where topics end now; what an earlier try's tasks left stands before.
             ends = {each: tail.ends(each) for each in self._topics if each not in clean}
             yield self._writer(bool(ends), ends)
+            self._remove_absent(plan)
             # After a rewind a topic holds batches beyond this one.
             until = plan.batch.end
             ahead = {
@@ -175,10 +186,37 @@ class KafkaOutput(ExecutorOutput):
             tail.close()
         self._clean = clean | (ends.keys() - ahead)
 
+    def _remove_absent(self, plan: BatchPlan) -> None:
+        """After the batch's rows: what a key has of these is newer."""
+        dumps = whole_dumps(plan.batch)
+        for source in plan.removed:
+            _, table = self._current[source]
+            done = dumps[str(source)]
+            ids = None
+            if self.delivery.order == "total":
+                ids = frozenset(each.schema_id for each in self.log.schemas.versions(source))
+            version = done.finalized_until - 1
+            absent = AbsentKeys(table, self.subject(table), done.first_offset, version, ids)
+            fence = None if self._lease is None else self._lease.tasks
+            batch = plan.batch
+            task = WriteTask(
+                self.name, batch.generation, batch.start, batch.end, 0, {}, self.epoch, fence
+            )
+            writer = self._writer(False, None, keep_rejected=False)
+            self._spark.sparkContext.parallelize([absent], 1).foreach(
+                partial(writer.remove_absent, task)
+            )
+
     def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
         return self._writer(True, None) if self._stages_retry else writer
 
-    def _writer(self, repeated: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
+    def _writer(
+        self,
+        repeated: bool,
+        ends: Mapping[str, Mapping[int, int]] | None,
+        *,
+        keep_rejected: bool = True,
+    ) -> KafkaWriter:
         known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
         return KafkaWriter(
             self._settings,
@@ -187,7 +225,8 @@ class KafkaOutput(ExecutorOutput):
             exact=self.delivery.order == "none",
             repeated=repeated,
             timeout_s=self._timeout_s,
-            keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
+            keep_rejected=keep_rejected
+            and not isinstance(self.delivery.dead_letters, StopAtRejection),
         )
 
     def close(self) -> None:

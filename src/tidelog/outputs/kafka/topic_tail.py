@@ -1,4 +1,4 @@
-"""What a topic holds of a batch already: read from the ends of its partitions.
+"""What a topic holds of a batch already, read from the ends of its partitions; and its keys.
 
 The messages are the output's progress: each has its version in a header. A batch that comes again
 reads back what the topic holds at or above the batch's start and leaves that out. So no state of a
@@ -8,7 +8,7 @@ key follows a newer one, whatever crashed; and nothing else has to be stored.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,13 @@ import numpy.typing as npt
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tidelog.errors import OutputError
-from tidelog.outputs.kafka.client import VERSION_HEADER, common, failed, librdkafka_log
+from tidelog.outputs.kafka.client import (
+    SCHEMA_HEADER,
+    VERSION_HEADER,
+    common,
+    failed,
+    librdkafka_log,
+)
 
 _FIRST_STEP = 1_000
 _READ_AT_ONCE = 10_000
@@ -169,6 +175,57 @@ class TopicTail:
             raise failed(f"topic {topic} can't be read", error) from None
         return list(live)
 
+    def keys_below(
+        self, topic: str, version: int, schema_ids: Collection[int] | None = None
+    ) -> list[bytes]:
+        """Keys whose newest message in ``topic`` has a value and a lower version, and of
+        ``schema_ids`` the schema, if these are given. All of it is read, but only keys that are
+        found are held as they are.
+        """
+        found: list[bytes] = []
+        try:
+            for partition, low, high in self._bounds(topic):
+                found += self._keys_below(topic, partition, low, high, version, schema_ids)
+        except KafkaException as error:
+            raise failed(f"topic {topic} can't be read", error) from None
+        return found
+
+    def _keys_below(
+        self,
+        topic: str,
+        partition: int,
+        low: int,
+        high: int,
+        version: int,
+        schema_ids: Collection[int] | None,
+    ) -> list[bytes]:
+        newer: list[_Longs] = [np.empty(0, np.int64)]
+        end = low  # after the last message of a lower version
+        for messages in self._messages(topic, partition, low, high):
+            hashes: list[int] = []
+            for message in messages:
+                its = _version(message)
+                if its is not None and its >= version:
+                    hashes.append(hash(message.key()))
+                elif its is not None:
+                    end = (message.offset() or 0) + 1
+            newer.append(np.unique(np.array(hashes, np.int64)))
+        others = np.unique(np.concatenate(newer))
+        live: dict[bytes, None] = {}
+        for messages in self._messages(topic, partition, low, end):
+            keys = np.fromiter((hash(each.key()) for each in messages), np.int64, len(messages))
+            for at in np.flatnonzero(~np.isin(keys, others)).tolist():
+                message = messages[at]
+                key = message.key()
+                if key is None or _version(message) is None:
+                    continue
+                mine = schema_ids is None or _number(message, SCHEMA_HEADER) in schema_ids
+                if message.value() is None or not mine:
+                    live.pop(key, None)
+                else:
+                    live[key] = None
+        return list(live)
+
     def _bounds(self, topic: str) -> list[tuple[int, int, int]]:
         """Each partition with its first offset and the one after its last."""
         found = self._ends.list_topics(topic, timeout=_IDLE_TIMEOUT_S).topics[topic]
@@ -261,8 +318,12 @@ def _consumer(settings: Mapping[str, Any], isolation: str) -> Consumer:
 
 
 def _version(message: Message) -> int | None:
+    return _number(message, VERSION_HEADER)
+
+
+def _number(message: Message, header: str) -> int | None:
     headers: Any = message.headers() or ()  # typed as a dict as well, which it never is
     for name, value in headers:
-        if name == VERSION_HEADER and value is not None:
+        if name == header and value is not None:
             return int(value)
     return None

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.executors.writer import Writer, tried_before
+from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
 from tidelog.outputs.kafka.sender import Chunk, Header, KafkaSender, Sent, headers_of
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
@@ -54,6 +55,23 @@ class KafkaTopics:
 
     def limit(self, topic: str) -> int:
         return self.max_message_bytes.get(topic, _MAX_BYTES)
+
+
+@dataclass(frozen=True)
+class AbsentKeys:
+    """What a dump of all rows of a table did not find: keys of ``topic`` whose newest message has
+    a value and a version ``below`` the dump's first.
+
+    Attributes:
+        version: of their tombstones: the offset of the record that the dump is complete.
+        schema_ids: of the table, where other tables share the topic.
+    """
+
+    table: TargetTable
+    topic: str
+    below: int
+    version: int
+    schema_ids: frozenset[int] | None
 
 
 class KafkaWriter(Writer):
@@ -164,15 +182,27 @@ class KafkaWriter(Writer):
                 sender.flush()
                 version = messages.column("version")[at].as_py()
                 keys = self._reader().live_keys(topic)
-                tombstones = {
-                    "key": pa.array(keys, pa.binary()),
-                    "value": pa.nulls(len(keys), pa.binary()),
-                    "headers": pa.nulls(len(keys), messages.column("headers").type),
-                    "topic": pa.repeat(pa.scalar(topic), len(keys)),
-                    "version": pa.repeat(pa.scalar(version), len(keys)),
-                }
-                self._write(sender, topic, pa.RecordBatch.from_pydict(tombstones))
+                self._write(sender, topic, _tombstones(topic, keys, version))
             start = at + 1
+
+    def remove_absent(self, task: WriteTask, absent: AbsentKeys) -> None:
+        """A whole task: tombstones of keys that a dump of all rows did not find. Keys that have
+        theirs are not live, so it may come again.
+        """
+        self.open(task)
+        try:
+            topic = absent.topic
+            keys = self._reader().keys_below(topic, absent.below, absent.schema_ids)
+            if keys:
+                task.check_lease()
+                sender = self._connected(absent.table)
+                self._schema = (SCHEMA_HEADER, str(absent.table.schema.schema_id).encode())
+                self._tables[topic] = absent.table.name
+                self._write(sender, topic, _tombstones(topic, keys, absent.version))
+                task.check_lease()
+                self.commit()
+        finally:
+            self.close()
 
     # ------------------------------------------------------------------ connections
 
@@ -258,6 +288,20 @@ def transactional_id(generation: str, output: str, table: str, number: int) -> s
     same.
     """
     return f"tidelog/{generation}/{output}/{table}/{number}"
+
+
+def _tombstones(topic: str, keys: Sequence[bytes], version: int) -> pa.RecordBatch:
+    n = len(keys)
+    columns = [
+        pa.array(keys, pa.binary()),
+        pa.nulls(n, pa.binary()),
+        pa.nulls(n, MESSAGES.field("headers").type),
+        pa.repeat(pa.scalar(topic), n),
+        pa.repeat(pa.scalar(version), n),
+    ]
+    return pa.RecordBatch.from_arrays(
+        columns, names=["key", "value", "headers", "topic", "version"]
+    )
 
 
 def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,24 @@ def test_a_name_that_postgres_would_cut_is_refused(postgres18: PostgresServer, p
     name = f"{longest}tt"
     with pytest.raises(OutputRefusedError, match="63 bytes"):
         write_row(dialect, *((name, "v") if part == "table" else ("u", name)), "shop", "own")
+
+
+@pytest.mark.parametrize("part", ["table", "column"])
+def test_a_name_that_ends_in_a_space_is_refused_at_mysql(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    postgres18: PostgresServer,
+    part: str,
+) -> None:
+    """With the step to write; PostgreSQL holds such names."""
+    names = ("v ", "u") if part == "table" else ("t", "v ")
+    own = f"{mysql_family_database}_own"
+    advice = "{route: " if part == "table" else "{rename: {'v ': OTHER}"
+    with pytest.raises(OutputRefusedError, match=f"ends in a space.* {re.escape(advice)}"):
+        write_row(MySql(mysql_family.dsn()), *names, mysql_family_database, own)
+    mysql_family.drop_database(own)
+    name = f"spaces_{mysql_family_database}"
+    write_row(Postgres(postgres18.create_database(name)), *names, "shop", "own")
 
 
 def test_mysql_servers_that_require_a_key_of_every_table(

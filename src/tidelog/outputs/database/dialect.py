@@ -127,6 +127,11 @@ class Dialect(Protocol):
         ...
 
     @property
+    def refuses_last_space(self) -> bool:
+        """Does the server refuse names that end in a space?"""
+        ...
+
+    @property
     def digits(self) -> int:
         """Behind the point, of a type of times that does not say how many."""
         ...
@@ -177,6 +182,10 @@ class Dialect(Protocol):
 
     def widen(self, column: str, sql_type: str) -> str:
         """What ALTER TABLE says to give a (quoted) column a wider type."""
+        ...
+
+    def convert(self, column: str, base: str, sql_type: str) -> str:
+        """What ALTER TABLE says to give a (quoted) column of the type ``base`` any other type."""
         ...
 
     def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:

@@ -61,7 +61,7 @@ def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout)
         return
     for column in found.columns:
         if column.name in types and column.sql_type != layout.types[column.name]:
-            change = dialect.widen(dialect.quoted(column.name), types[column.name])
+            change = dialect.convert(dialect.quoted(column.name), column.base, types[column.name])
             session.rows(f"ALTER TABLE {table} {change}")
 
 

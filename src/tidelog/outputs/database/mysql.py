@@ -110,6 +110,7 @@ class MySql:
     version_type = "bigint"
     name_bytes = 256  # MySQL refuses one of more than 64 characters by itself
     ignores_case = True
+    refuses_last_space = True
     digits = 0
 
     def spelled(
@@ -227,6 +228,9 @@ class MySql:
 
     def widen(self, column: str, sql_type: str) -> str:
         return f"MODIFY COLUMN {column} {sql_type}"
+
+    def convert(self, column: str, base: str, sql_type: str) -> str:
+        return self.widen(column, sql_type)
 
     def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)

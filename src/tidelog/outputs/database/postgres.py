@@ -77,6 +77,8 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
     "bytea": ("binary",),
 }
 _TEXTS = ("text", "varchar", "bpchar", "citext")
+_NUMBER_BASES = ("int2", "int4", "int8", "float4", "float8", "numeric")
+_NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 
 _TABLE = """
 SELECT c.oid::bigint, c.relkind::text, (SELECT conname FROM pg_catalog.pg_constraint
@@ -114,6 +116,7 @@ class Postgres:
     version_type = "bigint"
     name_bytes = 63
     ignores_case = False
+    refuses_last_space = False
     digits = 6
 
     def spelled(
@@ -194,6 +197,24 @@ class Postgres:
         return (
             f"ALTER COLUMN {column} TYPE {sql_type.removesuffix(' NOT NULL').removesuffix(' NULL')}"
         )
+
+    def convert(self, column: str, base: str, sql_type: str) -> str:
+        """PostgreSQL converts by itself only what is assigned without a cast."""
+        plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
+        to_number = plain.startswith(_NUMBERS)
+        if plain == "bytea":
+            value = column if base == "bytea" else f"convert_to({column}::text, 'UTF8')"
+        elif base == "bytea":
+            value = f"convert_from({column}, 'UTF8')::{plain}"
+        elif base == "bool" and to_number:
+            value = f"{column}::integer::{plain}"
+        elif base in _NUMBER_BASES and plain == "boolean":
+            value = f"{column} <> 0"
+        elif base in _TEXTS or plain == "text" or (base in _NUMBER_BASES and to_number):
+            value = f"{column}::{plain}"
+        else:
+            value = f"{column}::text::{plain}"
+        return f"{self.widen(column, sql_type)} USING {value}"
 
     def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)

@@ -74,7 +74,7 @@ class Tables:
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
         """The table, created if it is not there, with our columns added if it lacks them."""
-        self._check_lengths(table, place)
+        self._check_names(table, place)
         found = self._dialect.found(session, place.namespace, place.name)
         if found is None:
             self._dialect.create_namespace(session, place.namespace)
@@ -141,10 +141,15 @@ class Tables:
     ) -> str:
         """What to do about columns of another type than the table has."""
         quoted = self._dialect.quoted(place.namespace, place.name)
-        changes = [
-            self._dialect.widen(self._quoted(n), self._type(session, table, table.columns.field(n)))
-            for n in names
-        ]
+        bases = {c.name: c.base for c in self._described(session, place).columns}
+        changes = []
+        for name in names:
+            sql_type = self._type(session, table, table.columns.field(name))
+            base = bases.get(name)
+            if base is None:
+                changes.append(f"ADD COLUMN {self._quoted(name)} {sql_type}")
+            else:
+                changes.append(self._dialect.convert(self._quoted(name), base, sql_type))
         return (
             f"Let the table hold it: ALTER TABLE {quoted} {', '.join(changes)}; or let it be made "
             f"again: DROP TABLE {quoted}. Then start the pipeline again, and run `tidelog dump "
@@ -192,25 +197,32 @@ class Tables:
 
     # ------------------------------------------------------------------
 
-    def _check_lengths(self, table: TargetTable, place: TableName) -> None:
-        """PostgreSQL cuts long names without a word: two tables or columns would be one."""
-        most = self._dialect.name_bytes
+    def _check_names(self, table: TargetTable, place: TableName) -> None:
         for name in (place.namespace, place.name):
-            if len(name.encode()) > most:
+            if fault := self._fault(name):
                 raise self._refused(
                     place,
-                    f"has a name of more than {most} bytes, which {self._dialect.kind} would cut. "
-                    "Send the table elsewhere by a step: {route: 'SCHEMA.SHORTER', tables: "
-                    f"['{table.source}']}}",
+                    f"has a name that {fault}. Send the table elsewhere by a step: "
+                    f"{{route: 'SCHEMA.OTHER', tables: ['{table.source}']}}",
                 )
         for name in table.columns.names:
-            if len(name.encode()) > most:
+            if fault := self._fault(name):
                 raise self._refused(
                     place,
-                    f"has a column {name} whose name is longer than {most} bytes, which "
-                    f"{self._dialect.kind} would cut. Rename it by a step: "
-                    f"{{rename: {{'{name}': SHORTER}}, tables: ['{table.source}']}}",
+                    f"has a column '{name}' whose name {fault}. Rename it by a step: "
+                    f"{{rename: {{'{name}': OTHER}}, tables: ['{table.source}']}}",
                 )
+
+    def _fault(self, name: str) -> str | None:
+        """Why the server can't hold the name. PostgreSQL cuts long ones without a word: two
+        tables or columns would be one.
+        """
+        kind, most = self._dialect.kind, self._dialect.name_bytes
+        if len(name.encode()) > most:
+            return f"has more than {most} bytes, which {kind} would cut"
+        if self._dialect.refuses_last_space and name.endswith(" "):
+            return f"ends in a space, which {kind} refuses"
+        return None
 
     def _follow_digits(
         self,

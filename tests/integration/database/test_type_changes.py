@@ -1,0 +1,86 @@
+"""A column of another type: the statement that a refusal prints is run as it is printed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.integration.database.copies import Copy, changes, copy_of
+from tests.support.payloads import table_schema
+
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.outputs.database.mysql import MySql
+from tidelog.outputs.database.postgres import Postgres
+from tidelog.outputs.database.tables import Tables
+
+pytestmark = pytest.mark.integration
+
+# From a type and a value of it to another, and what the copy shows then.
+CHANGES: tuple[tuple[str, Any, str, Any], ...] = (
+    ("text", "42", "int32", 42),
+    ("text", "-7", "int64", -7),
+    ("text", "1.5", "float64", 1.5),
+    ("text", "7\\x", "binary", b"7\\x"),
+    ("text", "ü", "binary", "ü".encode()),
+    ("binary", "ü\\".encode(), "text", "ü\\"),
+    ("binary", b"42", "int32", 42),
+    ("int32", 42, "binary", b"42"),
+    ("int32", 42, "text", "42"),
+    ("int64", 1, "bool", True),
+    ("bool", True, "int64", 1),
+    ("float64", 2.0, "int32", 2),
+)
+_OF_KEYS = (0, 3, 6)  # of these the table of deleted keys is altered, too
+
+
+def check_statements(dialect: Any, namespace: str, key: bool) -> None:
+    for n, (before, value, after, expected) in enumerate(CHANGES):
+        if key and n not in _OF_KEYS:
+            continue
+        names = ["v"] if key else ["id"]
+
+        def of(kind: str) -> Copy:
+            schema = table_schema([("id", "int64"), ("v", kind)], key=names)  # noqa: B023
+            own = f"{namespace}_own"
+            return copy_of(dialect, schema, "postgres", namespace, own=own)
+
+        first, then = of(before), of(after)
+        first.write(changes(first.table, ("u", 1, {"id": 1, "v": value})))
+        if key:
+            deleted = {"id": 1, "v": value}
+            first.write(changes(first.table, ("d", 2, deleted)))
+            first.write(changes(first.table, ("u", 3, {"id": 1, "v": value})))
+        session = dialect.connect("test")
+        try:
+            tables = Tables(dialect, "out", (), namespace, first.own, False)
+            place = tables.place(session, then.table)
+            printed = tables.way_out(session, then.table, place, ["v"])
+            found = re.search(r"hold it: (ALTER TABLE .*); or let it be made", printed)
+            assert found is not None
+            session.rows(found[1])
+            taken = tables.takes(session, then.table, place, then.table.columns.field("v"), before)
+            assert taken, (n, before, after)
+        finally:
+            session.close()
+        assert then.select("SELECT v FROM {t}") == [(expected,)], (before, after)
+        then.attempt = first.attempt
+        then.write(changes(then.table, ("u", 9, {"id": 1, "v": expected})))
+        assert then.select("SELECT v FROM {t}") == [(expected,)], (before, after)
+        then.select("DROP TABLE {t}")
+        gone = then.prepare().gone
+        then.select(f"DROP TABLE {dialect.quoted(then.own, gone)}")
+        then.select("DROP TABLE {t}")
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["value", "key"])
+def test_postgres(postgres18: PostgresServer, key: bool) -> None:
+    dialect = Postgres(postgres18.create_database(f"type_changes_{key}".lower()))
+    check_statements(dialect, "shop", key)
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["value", "key"])
+def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str, key: bool) -> None:
+    check_statements(MySql(mysql_family.dsn()), mysql_family_database, key)
+    mysql_family.drop_database(f"{mysql_family_database}_own")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support import pgoutput_messages
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
@@ -22,6 +23,7 @@ from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import FORMATTERS
+from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.ports import FormatOptions
 from tidelog.spark.formats import shapes
@@ -97,6 +99,29 @@ def test_a_transforms_change_is_serialized(tmp_path: Path) -> None:
     messages = FormatSerializer("debezium").serialize(Events.of(changed, events.end))
     values = [message.value or b"" for message in messages]
     assert all((b"***" in v) is bool(e.after) for v, e in zip(values, events, strict=True))
+
+
+@pytest.mark.parametrize("name", ["debezium", "flat", "cloudevents"])
+def test_a_row_that_a_transform_took_away_is_not_told_by_its_old_image(
+    tmp_path: Path, name: str
+) -> None:
+    built = BuiltLog(tmp_path)
+    full = built.table("public.orders", COLUMNS, identity_kind="f", identity=tuple(COLUMNS))
+    old = pgoutput_messages.update(
+        full.relation_id, ("1", "new", *ROW[1:]), old=("1", "hidden", *ROW[1:])
+    )
+    built.add(Kind.UPDATE, full, old)
+    built.flush()
+    [event] = polled(tmp_path)
+    assert event.before is not None
+    assert event.before["note"] == "hidden"
+    [told] = FormatSerializer(name).serialize(Events.of([event], 99))
+    [message] = FormatSerializer(name).serialize(Events.of([event.replace(after=None)], 99))
+    assert b"new" in (told.value or b"")
+    assert b"new" not in (message.value or b"")
+    # Debezium's has the old image in its own place.
+    assert (message.value or b"").count(b"hidden") == (told.value or b"").count(b"hidden")
+    assert message.key == told.key
 
 
 def test_a_format_that_needs_a_registry_is_refused() -> None:

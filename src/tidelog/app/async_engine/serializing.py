@@ -108,7 +108,14 @@ def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
     gone = after.is_null()
     rows = after.flatten()
     if gone.true_count:
-        rows = [pc.if_else(gone, old, new) for old, new in zip(before.flatten(), rows, strict=True)]
+        # What a transform took away stays away, but for the key: else a delete alone has old values.
+        deleted = pc.and_(gone, pc.equal(data.column("op"), "d"))
+        rows = [
+            pc.if_else(gone if name in part.schema.match_key else deleted, old, new)
+            for name, old, new in zip(
+                part.schema.column_names, before.flatten(), rows, strict=True
+            )
+        ]
     source = schema.field(len(schema) - 1).type
     columns = {name: data.column(name) for name in ("kind", "schema_id", "position", "ordinal")}
     columns |= {"xid": data.column("xid"), "commit_ts": data.column("ts").cast(pa.int64())}

@@ -112,9 +112,7 @@ def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
         deleted = pc.and_(gone, pc.equal(data.column("op"), "d"))
         rows = [
             pc.if_else(gone if name in part.schema.match_key else deleted, old, new)
-            for name, old, new in zip(
-                part.schema.column_names, before.flatten(), rows, strict=True
-            )
+            for name, old, new in zip(part.schema.column_names, before.flatten(), rows, strict=True)
         ]
     source = schema.field(len(schema) - 1).type
     columns = {name: data.column(name) for name in ("kind", "schema_id", "position", "ordinal")}

@@ -108,7 +108,7 @@ def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
     gone = after.is_null()
     rows = after.flatten()
     if gone.true_count:
-        # What a transform took away stays away, but for the key: else a delete alone has old values.
+        # Of a row that a transform took away the key is kept. Deletes alone have old values.
         deleted = pc.and_(gone, pc.equal(data.column("op"), "d"))
         rows = [
             pc.if_else(gone if name in part.schema.match_key else deleted, old, new)

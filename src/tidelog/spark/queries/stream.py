@@ -23,6 +23,7 @@ from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import QueryFailedError, failed_with, known_failure, output_failed
+from tidelog.spark.queries.starts import StartTurn, spread
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class OutputStream:
                     raise
                 self._options.on_failure(self.output.name, error)
                 logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
-                stop.wait(wait_s)
+                stop.wait(spread(wait_s))
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     def _retries(self, error: TidelogError) -> float:
@@ -199,7 +200,8 @@ class OutputStream:
         loop = self._loop
         loop.failure = None
         try:
-            self._start(stop)
+            with StartTurn(stop) as loop.turn:
+                self._start(stop)
         except TidelogError:
             raise
         except Exception as error:
@@ -239,6 +241,7 @@ def _await(
     try:
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
+            loop.turn.look(query)
             loop.release(query)
             loop.tell_if_long()
     except Exception as error:
@@ -269,6 +272,7 @@ class _Loop:
     ) -> None:
         self.name = name
         self.stop = threading.Event()  # of the query that runs
+        self.turn = StartTurn(self.stop)
         self.done = done
         self._resume = resume
         self.batch_end = 0  # of the newest batch
@@ -331,9 +335,7 @@ class _Loop:
         return found or QueryFailedError(f"the pipeline's query failed with {failed_with(error)}")
 
     def finish_batch(self, lost: threading.Event) -> bool:
-        """Wait for the batch under way: Spark stopped inside a commit would do it again. Is it
-        done? Once the lease is ``lost`` nobody waits.
-        """
+        """Is the batch under way done? Waits until ``lost``, as Spark would repeat its commit."""
         deadline = time.monotonic() + _FINISH_S
         while not lost.is_set() and time.monotonic() < deadline:
             if self._idle.wait(_WAIT_S):

@@ -55,7 +55,7 @@ class Place:
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
 def at(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(chain, "_STANDS_EVERY_S", 0.0)
-    monkeypatch.setattr("tidelog.eventlog.restored._LATE_LISTING_S", 0.3)
+    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.3)
     if request.param == "local":
         found = Place(str(tmp_path / "log"), tmp_path / "log")
     else:
@@ -103,8 +103,8 @@ def test_no_offset_is_issued_twice_and_who_was_ahead_is_told(
     for log in (running, EventLog.open(at.place)):
         refuses(lambda log=log: log.segments(ahead), ahead, end)
         refuses(lambda log=log: log.segments(end - 1, ahead), ahead, end)
-        refuses(lambda log=log: log.check_place(end, ahead), ahead, end)
-        log.check_place(log.head_offset, end, first, log.latest_offset())
+        refuses(lambda log=log: log.check_offsets(end, ahead), ahead, end)
+        log.check_offsets(log.head_offset, end, first, log.latest_offset())
         assert payloads(log) == [(end - 6, b"before"), (first, b"after")]
         assert log.bytes_between(end, log.latest_offset()) == leader.next_offset - first
 

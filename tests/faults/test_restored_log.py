@@ -74,11 +74,11 @@ def test_no_offset_is_issued_twice_and_no_row_is_missing(
     expected = set(range(521 if what == "state" else 101, 541))
     source.wait_for(lambda: there() >= expected, 40)
     if what == "state":
-        log.check_place(ahead)
+        log.check_offsets(ahead)
     else:
         assert end < ahead
         with pytest.raises(OffsetAheadError, match=rf"at offset {ahead}, .* at {end}: "):
-            log.check_place(ahead)
+            log.check_offsets(ahead)
         fresh = {change.offset for change in source.records() if change.offset >= end}
         assert not fresh & issued, "an offset was issued twice"
     assert source.captures[-1].stop() == 0

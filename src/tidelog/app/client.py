@@ -236,7 +236,7 @@ def log_lines(
         raise UsageError("--from: an offset is not negative")
     if offset > (end := log.latest_offset(durable=False)):
         raise UsageError(f"--from: the event log ends at offset {end}, before {offset}")
-    log.check_place(offset)
+    log.check_offsets(offset)
     if tail is not None:
         end = log.latest_offset(durable=False)
         last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
@@ -250,7 +250,7 @@ def log_lines(
             yield from lines(log, path, offset, end, table, dumps=dumps)
             offset = end
         elif end < offset:
-            log.check_place(offset)
+            log.check_offsets(offset)
         if not follow:
             return
         time.sleep(0.1)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import EventLogError, OffsetGoneError
-from tidelog.eventlog import restored
+from tidelog.eventlog import unused_offsets
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.log_files import LOG_FILE, load_log
@@ -319,19 +319,19 @@ class EventLog:
     def _is_of(self, schema_id: int, tables: Collection[str]) -> bool:
         return str(self.schemas.get(schema_id).table) in tables
 
-    def check_place(self, *offsets: int) -> None:
+    def check_offsets(self, *offsets: int) -> None:
         """For who has read up to one of these. Raises OffsetAheadError if this log does not hold
         what it has read: an older copy of the log was put back, or its end was lost.
         """
-        restored.check_place(self._reader, offsets)
+        unused_offsets.check_offsets(self._reader, offsets)
 
     def holds(self, offset: int) -> bool:
-        """As `check_place`, of who knows this log to its end."""
-        return restored.parted_at(self.chain(), offset) is None
+        """As `check_offsets`, of who knows this log to its end."""
+        return unused_offsets.divergence(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:
         """Of the log, so many lie between these offsets."""
-        return max(0, end - start - restored.offsets_left_out(self.chain(), start, end))
+        return max(0, end - start - unused_offsets.count_unused(self.chain(), start, end))
 
     def _check_range(self, chain: Chain, start: int, end: int | None) -> Chain:
         """The chain as it is then: it may have grown."""
@@ -342,8 +342,8 @@ class EventLog:
                 "raise log.retention so that it does not happen again."
             )
         asked = (start,) if end is None else (start, end)
-        if any(restored.parted_at(chain, offset) is not None for offset in asked):
-            self.check_place(*asked)
+        if any(unused_offsets.divergence(chain, offset) is not None for offset in asked):
+            self.check_offsets(*asked)
             return self.chain()
         return chain
 

@@ -24,11 +24,11 @@ from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
 from tidelog.eventlog.record_counts import RecordCounts
-from tidelog.eventlog.restored import first_offset_after
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Guard, Storage, Tag
+from tidelog.eventlog.unused_offsets import first_offset_after
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
@@ -59,7 +59,7 @@ class EventLogWriter:
         seen: int | None = None,
     ) -> None:
         """Take the tail over: see `open`. ``chain``: for this alone, of who knows the log.
-        ``seen``: see `tidelog.eventlog.restored.first_offset_after`; None: begin at the tail.
+        ``seen``: see `tidelog.eventlog.unused_offsets.first_offset_after`; None: begin at the tail.
         """
         self.storage = storage
         self.info = load_log(storage) if chain is None else chain.info

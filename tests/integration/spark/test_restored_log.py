@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 def test_outputs_and_queries_ahead_of_a_restored_log_are_told(
     lake: Lake, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.eventlog.restored._LATE_LISTING_S", 0.2)
+    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.2)
     kept = destination_sqlite.destination(Context(lake.spark, built, tmp_path))
 
     def run(which: str, checkpoint: str) -> None:

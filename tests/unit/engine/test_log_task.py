@@ -177,7 +177,7 @@ def test_an_offset_of_another_log_is_refused(tmp_path: Path) -> None:
 def test_a_task_ahead_of_a_restored_log_is_told_and_skips_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.eventlog.restored._LATE_LISTING_S", 0.1)
+    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.1)
     log, copy = tmp_path / "log", tmp_path / "copy"
     built = orders_log(log, range(3))
     end = built.writer.next_offset

@@ -122,7 +122,7 @@ class LogTask:
                 self._until = end
                 break
             if end < self._next:
-                log.check_place(self._next)
+                log.check_offsets(self._next)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(self._look_s)

@@ -216,7 +216,7 @@ class ComparedSource:
         end = self._covering(self._readers[0].position(), deadline)
         while end is not None:
             committed = copy.committed()
-            self.log.check_place(committed)
+            self.log.check_offsets(committed)
             if not self._records(copy.target.source, committed, end):
                 return True
             if committed > before:

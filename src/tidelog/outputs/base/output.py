@@ -192,7 +192,7 @@ class ExecutorOutput:
                 self._targets.of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
-        self.log.check_place(self._progress.done or 0, self._progress.begun)
+        self.log.check_offsets(self._progress.done or 0, self._progress.begun)
 
     def write(self, batch: OutputBatch) -> None:
         """Bring the batch over, and what a failed one before it began."""

@@ -133,7 +133,7 @@ def check_start(log: EventLog, start: int) -> None:
             "(tidelog dump). To prevent it, let the pipeline register as a consumer, or raise "
             "log.retention."
         )
-    log.check_place(start)
+    log.check_offsets(start)
 
 
 def admit(

@@ -109,7 +109,7 @@ def run_pipeline(
         lost or threading.Event(),
         is_paused,
         book.takes_long,
-        partial(_check_place, log, destinations or {}),
+        partial(_check_offsets, log, destinations or {}),
     )
     streams = [
         OutputStream(
@@ -142,7 +142,7 @@ def _one_at_a_time(report: Callable[[QueryProgress], None]) -> Callable[[QueryPr
     return locked
 
 
-def _check_place(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
+def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
     """Raises OffsetAheadError if a destination holds more than the log: what comes from now on
     would seem to be there.
     """
@@ -152,7 +152,7 @@ def _check_place(log: EventLog, destinations: Mapping[str, Destination], output:
     tables = [table for table in log.schemas.tables() if matches(known.tables, table)]
     offsets = {offset for table in tables if (offset := output.committed(table)) is not None}
     try:
-        log.check_place(*sorted(offsets))
+        log.check_offsets(*sorted(offsets))
     except OffsetAheadError as error:
         raise OffsetAheadError(f"output {output.name}: {error}") from None
 

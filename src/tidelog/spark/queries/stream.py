@@ -80,7 +80,7 @@ class StreamOptions:
     is_paused: Callable[[], bool] = lambda: False
     on_long_batch: Callable[[str, UnderWay | None], None] = lambda _output, _batch: None
     """Told of an output's batch that takes long, and None when that has ended."""
-    check_place: Callable[[Output], None] = lambda _output: None
+    check_offsets: Callable[[Output], None] = lambda _output: None
 
 
 class OutputStream:
@@ -148,7 +148,7 @@ class OutputStream:
             return
         try:
             self.output.prepare(self._log.generation)
-            self._options.check_place(self.output)
+            self._options.check_offsets(self.output)
         except TidelogError:
             raise
         except Exception as error:

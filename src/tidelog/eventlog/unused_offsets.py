@@ -41,7 +41,7 @@ def first_offset_after(tail: SegmentMeta, seen: int | None) -> int:
     return begin if seen <= tail.next else max(begin, seen + _SEEN_MARGIN)
 
 
-def parted_at(chain: Chain, offset: int) -> int | None:
+def divergence(chain: Chain, offset: int) -> int | None:
     """Where the log that had ``offset`` and this one part; None: they are the same up to there."""
     if offset > chain.next:
         return chain.next
@@ -52,8 +52,8 @@ def parted_at(chain: Chain, offset: int) -> int | None:
     return None
 
 
-def check_place(reader: ChainReader, offsets: Sequence[int]) -> None:
-    """Raises OffsetAheadError if there is one of these that `parted_at` finds. A listing may be
+def check_offsets(reader: ChainReader, offsets: Sequence[int]) -> None:
+    """Raises OffsetAheadError if there is one of these that `divergence` finds. A listing may be
     late: it is looked again for a while, and each look asks for what would follow.
     """
     chain, deadline = reader.refresh(), time.monotonic() + _LATE_LISTING_S
@@ -61,10 +61,10 @@ def check_place(reader: ChainReader, offsets: Sequence[int]) -> None:
         while offset > chain.next and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
             chain = reader.refresh()
-        if parted_at(chain, offset) is None:
+        if divergence(chain, offset) is None:
             continue
         chain = reader.walk()
-        parted = parted_at(chain, offset)
+        parted = divergence(chain, offset)
         if parted is not None:
             raise _ahead(reader.storage, chain, offset, parted)
 
@@ -81,7 +81,7 @@ def _ahead(storage: Storage, chain: Chain, offset: int, end: int) -> OffsetAhead
     )
 
 
-def offsets_left_out(chain: Chain, start: int, end: int) -> int:
+def count_unused(chain: Chain, start: int, end: int) -> int:
     """How many of ``[start, end)`` no record has because a leader left them out."""
     return sum(
         max(0, min(end, following) - max(start, first))

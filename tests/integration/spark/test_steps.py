@@ -84,6 +84,7 @@ def records(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) 
         ):
             postgres.execute(sql, "steps_suite")
         wait_for(config, 8)
+    postgres.drop_database("steps_suite")  # with its slot
     log = EventLog.open(path)
     (table,) = [each for each in log.schemas.tables() if each.name == "t"]
     schema = log.schemas.latest(table)

@@ -166,13 +166,13 @@ def progress_before_durable(patch: Patch) -> None:
 
 def progress_never_stored(patch: Patch) -> None:
     """After a crash nothing of what was read is known."""
-    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks, end=None: None)
     patch.setattr(store.DumpStore, "store_changed", lambda self, now: None)
 
 
 def log_not_asked_at_start(patch: Patch) -> None:
     """Chunks that were durable when the process died, and not stored, are read again."""
-    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks, end=None: None)
 
 
 def retried_with_whole_range(patch: Patch) -> None:

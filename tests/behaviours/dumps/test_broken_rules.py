@@ -39,7 +39,7 @@ def nothing_superseded(patch: Patch) -> None:
 
 
 def chunks_of_the_log_ignored(patch: Patch) -> None:
-    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks, end=None: None)
     patch.setattr(store, "STORE_EVERY_S", 1e9)
 
 

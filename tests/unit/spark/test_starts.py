@@ -32,11 +32,11 @@ def test_a_query_starts_once_the_one_before_has_planned_or_ended(query: SimpleNa
     stop, began = threading.Event(), threading.Event()
     with StartTurn(stop) as turn:
         thread = other(stop, began)
-        turn.look(STARTING)
+        turn.release_if_started(STARTING)
         assert not began.wait(0.3)
-        turn.look(query)
+        turn.release_if_started(query)
         assert began.wait(10)
-        turn.look(query)  # the turn is another's by now
+        turn.release_if_started(query)  # the turn is another's by now
     thread.join()
 
 
@@ -62,7 +62,7 @@ def test_a_query_that_hangs_keeps_the_others_for_a_time_only(
     stop, began = threading.Event(), threading.Event()
     with StartTurn(stop) as turn:
         time.sleep(0.3)
-        turn.look(STARTING)
+        turn.release_if_started(STARTING)
         thread = other(stop, began)
         assert began.wait(10)
     thread.join()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 _LONGEST_S: Final = 60.0
 """How long a query that does not get on may keep others from starting."""
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 _STARTING: Final = ("Initializing", "Getting offsets")
 """What Spark's status of a query begins with before it plans its first batch."""
 
@@ -32,20 +32,20 @@ class StartTurn:
         """Wait until no other query starts, or ``stop`` is set."""
         deadline = time.monotonic() + _LONGEST_S
         while not self._stop.is_set() and time.monotonic() < deadline:
-            if _turn.acquire(timeout=_LOOK_S):
+            if _turn.acquire(timeout=_POLL_S):
                 self._is_held, self._until = True, time.monotonic() + _LONGEST_S
                 break
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._pass_on()
+        self._release()
 
-    def look(self, query: Any) -> None:
+    def release_if_started(self, query: Any) -> None:
         """Let the next one start if ``query`` has planned a batch, waits for data or has ended."""
         if self._is_held and (time.monotonic() > self._until or not _is_starting(query)):
-            self._pass_on()
+            self._release()
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         if self._is_held:
             self._is_held = False
             _turn.release()

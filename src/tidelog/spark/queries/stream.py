@@ -241,7 +241,7 @@ def _await(
     try:
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
-            loop.turn.look(query)
+            loop.turn.release_if_started(query)
             loop.release(query)
             loop.tell_if_long()
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
+from py4j.protocol import Py4JNetworkError
 
 from tidelog import errors
 
@@ -19,14 +20,26 @@ _SYSTEMS = re.compile(
 )
 
 
-# A process for planning, or for a task, within 10 s (Spark's PythonWorkerFactory).
-_NOT_STARTED = "Python worker failed to connect back"
+# A process for planning within 10 s, one for tasks within 60 (Spark's PythonWorkerFactory).
+_NOT_STARTED = re.compile(
+    r"Python worker (?:failed to connect back|to connect back after (\d+) ms)"
+)
 
-# What Spark says of a Python process that was killed: the second, of one that plans batches.
+# What Spark reports of a Python process that was killed: one that runs a task, or the daemon that
+# starts those; then where Spark's own code finds a pipe or a socket to one closed.
 _ENDED = re.compile(
     r"Python worker exited unexpectedly"
-    r"|java\.(io\.EOF|net\.Socket)Exception.*\bPythonStreamingSourceRunner\b",
-    re.DOTALL,
+    r"|Python (?:daemon )?failed to launch worker"
+    r"|EOFException occurred while reading the port number"
+    r"|java\.(?:io\.(?:EOF|IO)|net\.Socket|nio\.channels\.\w+)Exception[^\n]*"
+    r"(?:\n\s+at (?:java|jdk|sun|scala)[./][^\n]*)*"
+    r"\n\s+at org\.apache\.spark\.(?:api|sql\.execution)\.python\.",
+)
+
+# What Java reports where it can't run the program at all.
+_NO_PYTHON = re.compile(
+    r"Cannot run program \"([^\"\n]+)\"[^\n]*"
+    r"(No such file or directory|Permission denied|Exec format error)"
 )
 
 
@@ -58,22 +71,31 @@ class HostBusyError(errors.OutputBusyError):
 
 def known_failure(error: BaseException) -> errors.TidelogError | None:
     """What made a query or a job of Spark fail; None: it is not known here."""
-    text = _whole_text(error)
-    if _NOT_STARTED in text:
+    ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
+    if ours is not None and ours.policy is not errors.Policy.RETRY:
+        return ours
+    # Of an output that failed, it may be the cause.
+    return _process_failure(_whole_text(error)) or ours or storage_failure(error)
+
+
+def _process_failure(text: str) -> errors.TidelogError | None:
+    """The error to raise for a Python process of Spark's that can't run, is late, or was killed."""
+    if late := _NOT_STARTED.search(text):
         return HostBusyError(
-            "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON "
-            "names no Python that has Tidelog"
+            f"Spark's Python worker did not start within {int(late[1] or 10_000) // 1000} s: the "
+            "host is busy, or PYSPARK_PYTHON names no Python that has Tidelog"
         )
-    if isinstance(error, errors.TidelogError):
-        return error
-    if found := find_error(str(error)):
-        return found
+    if missing := _NO_PYTHON.search(text):
+        return errors.UsageError(
+            f"Spark can't run {missing[1]} ({missing[2]}): set PYSPARK_PYTHON to a Python that has "
+            "Tidelog, on each host of Spark's"
+        )
     if _ENDED.search(text):
         return errors.OutputError(
             "a Python process that Spark runs was killed or ended by itself: look whether the host "
             "lacks memory"
         )
-    return storage_failure(error)
+    return None
 
 
 def storage_failure(error: BaseException) -> errors.TidelogError | None:
@@ -145,6 +167,15 @@ def output_failed(what: str, error: BaseException) -> errors.OutputError:
     if lasting:
         return errors.OutputRefusedError(f"{what} failed, and will whenever it is tried: {lasting}")
     return errors.OutputError(f"{what} failed with {failed_with(error)}")
+
+
+def query_failed(error: BaseException) -> QueryFailedError:
+    """The error of a query that ended with what `known_failure` does not know."""
+    if isinstance(error, ConnectionError | Py4JNetworkError):  # no JVM answers Python's calls
+        return QueryFailedError(
+            "the JVM of Spark was killed or ended by itself: look whether the host lacks memory"
+        )
+    return QueryFailedError(f"the pipeline's query failed with {failed_with(error)}")
 
 
 def failed_with(error: BaseException) -> str:

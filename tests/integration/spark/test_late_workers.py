@@ -16,7 +16,7 @@ from tests.support.pipeline_process import signal_all
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 
 # Spark waits 10 s for a worker that it starts to connect (PythonWorkerFactory).
-LATE_S = 13
+LATE_S = 30
 # Plans a query's batches. One of them is late for each file in the directory `late`.
 PLANNER = "python_streaming_source_runner"
 WORKERS = "-m\0tidelog.spark.sessions.daemon"
@@ -94,4 +94,8 @@ def test_they_are_waited_for_and_the_report_counts_each_row_once(
     assert process.said.count("did not start within 10 s") == 3, process.said
     lines = [json.loads(line) for line in process.said.splitlines() if line.startswith("{")]
     assert sum(line["rows"] for line in lines if "batch" in line) == 30, process.said
-    assert process.said.count("was killed or ended by itself") == 1, process.said
+    # Spark may use a killed one, or more, before it has seen that it is dead.
+    killed = "was killed or ended by itself"
+    assert killed in process.said, process.said
+    pauses = [line for line in process.said.splitlines() if "tries again in" in line]
+    assert all("did not start within 10 s" in line or killed in line for line in pauses), pauses

@@ -4,11 +4,13 @@ from tidelog.errors import (
     AccessRefusedError,
     DecodeError,
     OffsetGoneError,
+    OutputError,
+    OutputRefusedError,
     StorageError,
     TidelogError,
     UsageError,
 )
-from tidelog.spark.failures import find_error, known_failure
+from tidelog.spark.failures import HostBusyError, find_error, known_failure
 
 
 def test_our_error_is_found_in_sparks_text() -> None:
@@ -88,3 +90,73 @@ def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
 
 def test_an_error_of_the_jvm_that_is_no_storage_s_is_not_known() -> None:
     assert known_failure(RuntimeError("java.lang.IllegalStateException: 500 rows")) is None
+
+
+class _JavaError(RuntimeError):
+    """As PySpark makes one of a query that ended."""
+
+    def __init__(self, text: str, stack: str = "") -> None:
+        super().__init__(text)
+        self._stackTrace = stack
+
+
+# As Spark 4.2 reported them on Java 17.
+_PLANNER = "org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner"
+_FACTORY = "org.apache.spark.api.python.PythonWorkerFactory"
+_READ = "\n\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)"
+_FLUSH = "\n\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:128)"
+
+
+@pytest.mark.parametrize(
+    ("java", "kind", "named"),
+    [
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
+         OutputError, "was killed or ended by itself"),
+        (f"java.io.EOFException{_READ}\n\tat {_PLANNER}.latestOffset(PythonStreamingSourceRunner"
+         ".scala:235)", OutputError, "was killed or ended by itself"),
+        (f"java.net.SocketException: Connection reset{_READ}\n\tat {_PLANNER}.latestOffset(X:1)",
+         OutputError, "was killed or ended by itself"),
+        ("java.io.IOException: Broken pipe\n\tat java.base/sun.nio.ch.SocketDispatcher.write0(Na"
+         f"tive Method){_FLUSH}\n\tat {_PLANNER}.partitions(X:1)",
+         OutputError, "was killed or ended by itself"),
+        (f"java.io.IOException: Stream closed{_FLUSH}\n\tat {_FACTORY}.$anonfun$stopWorker$1(X:1)"
+         f"\n\tat scala.Option.foreach(Option.scala:437)\n\tat {_FACTORY}.stopWorker(X:2)",
+         OutputError, "was killed or ended by itself"),
+        (f"java.io.IOException: Stream closed{_FLUSH}\n\tat scala.Option.foreach(Option.scala:437)"
+         f"\n\tat {_FACTORY}.stopWorker(X:2)", OutputError, "was killed or ended by itself"),
+        ("java.lang.IllegalStateException: Python daemon failed to launch worker with code -1",
+         OutputError, "was killed or ended by itself"),
+        ("org.apache.spark.SparkException: EOFException occurred while reading the port number from"
+         " tidelog.spark.sessions.daemon's stdout", OutputError, "was killed or ended by itself"),
+        ("java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect"
+         " back after 60000 ms", HostBusyError, "within 60 s"),
+        ('java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory'
+         f"\n\tat java.base/java.lang.ProcessBuilder.start(X:1)\n\tat {_FACTORY}.startDaemon(X:2)",
+         UsageError, "can't run /opt/python"),
+    ],
+)  # fmt: skip
+def test_a_python_process_of_spark_that_is_gone_is_told_wherever_spark_finds_it(
+    java: str, kind: type[TidelogError], named: str
+) -> None:
+    """Also where it made an output fail."""
+    killed = _JavaError("An error occurred\n: " + java)
+    output = OutputError("output files: writing offsets 1 to 2 failed")
+    output.__cause__ = killed
+    for error in (killed, _JavaError("[STREAM_FAILED] Query terminated", java), output):
+        found = known_failure(error)
+        assert type(found) is kind
+        assert named in str(found)
+
+
+def test_what_a_task_reads_over_the_network_is_no_python_process() -> None:
+    reads = (
+        "java.net.SocketException: Connection reset\n\tat java.base/sun.nio.ch.X.read(X:1)\n\tat "
+        "org.apache.hadoop.fs.s3a.S3AInputStream.read(X:1)\n\tat org.apache.spark.api.python.X(X:1)"
+    )
+    assert known_failure(RuntimeError(reads)) is None
+
+
+def test_an_error_that_no_retry_can_mend_stays_what_it_is() -> None:
+    refused = OutputRefusedError("a record is refused")
+    refused.__cause__ = RuntimeError("Python worker exited unexpectedly")
+    assert known_failure(refused) is refused

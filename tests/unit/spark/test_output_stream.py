@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputError, Policy
@@ -51,6 +52,13 @@ def test_a_worker_that_did_not_start_is_tried_again(
     assert type(found) is kind
     assert "secret" not in str(found)
     assert policy is None or found.policy is policy
+
+
+def test_a_jvm_that_is_gone_is_named(tmp_path: Path) -> None:
+    output: Any = None
+    loop = _Loop(BuiltLog(tmp_path / "log").log, output, lambda _: None, "q", options(), 0)
+    for error in (ConnectionRefusedError(111, "refused"), Py4JNetworkError("Answer is empty")):
+        assert "the JVM of Spark was killed or ended" in str(loop.explain(error))
 
 
 class Noting:

@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import QueryFailedError, failed_with, known_failure, output_failed
+from tidelog.spark.failures import QueryFailedError, known_failure, output_failed, query_failed
 from tidelog.spark.queries.starts import StartTurn, spread
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
@@ -332,7 +332,7 @@ class _Loop:
                 "another process wrote to the pipeline's checkpoint, as a former leader may that "
                 "was frozen"
             )
-        return found or QueryFailedError(f"the pipeline's query failed with {failed_with(error)}")
+        return found or query_failed(error)
 
     def finish_batch(self, lost: threading.Event) -> bool:
         """Is the batch under way done? Waits until ``lost``, as Spark would repeat its commit."""

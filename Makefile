@@ -27,7 +27,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources 
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
+
+soak-engine: venv ## A program with an engine, killed 20 times in each mode, in threads and in processes
+	$(PY) -m pytest -s -m soak --timeout 0 tests/e2e/test_engine_oracle.py $(ARGS)
 
 campaign: venv ## Two captures on two hosts under a nemesis for TIDELOG_CAMPAIGN_SECONDS (14400): campaign.json
 	TIDELOG_CAMPAIGN_SECONDS=$(TIDELOG_CAMPAIGN_SECONDS) $(PY) -m pytest -s -m soak --timeout 0 tests/campaign $(ARGS)

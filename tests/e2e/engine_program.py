@@ -2,11 +2,13 @@
 SQLite database beside the configuration, and keeps a journal of what it did there.
 
 Forms: ``once`` stores the offset with the data; ``batches``, ``single``, ``key`` and ``any`` are
-the engine's modes, with the offset where the engine keeps it.
+the engine's modes, with the offset where the engine keeps it. With ``-processes`` transforms, and
+the consumer of ``key`` and ``any``, are in processes.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -25,7 +27,10 @@ from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
 from tidelog.errors import EngineStateError
 
-FORMS = ("once", "batches", "single", "key", "any")
+MODES = ("batches", "single", "key", "any")
+PROCESSES = "-processes"
+FORMS = ("once", *MODES, *(mode + PROCESSES for mode in MODES))
+BATCH_SIZES = (7, 2048)
 STORE = "program.db"
 NAME = "engine"
 SLOW_S = 0.004
@@ -38,15 +43,18 @@ CREATE TABLE IF NOT EXISTS progress (task TEXT PRIMARY KEY, generation TEXT, rea
 
 
 class Store:
-    """Thread-safe. A kill loses nothing that was committed: only the machine's death would."""
+    """Thread-safe. A kill loses nothing that was committed: only the machine's death would.
 
-    def __init__(self, path: Path) -> None:
+    ``life``: of the engine, in its journal.
+    """
+
+    def __init__(self, path: str, life: str) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, timeout=60)
         self._connection.executescript(
             f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {_TABLES}"
         )
         self._lock = threading.Lock()
-        self._life = f"{os.getpid()} {time.monotonic()}"
+        self._life = life
 
     def apply(
         self, events: Iterable[Event], stored: tuple[str, StoredOffset] | None = None
@@ -93,45 +101,59 @@ class Store:
             self.apply((), (task, stored))
 
 
+_store = functools.cache(Store)
+"""One for each process."""
+
+
+def _slow() -> None:
+    if random.random() < 0.02:
+        time.sleep(random.random() * SLOW_S)
+
+
+def _transform(event: Event) -> Event:
+    _slow()
+    return event
+
+
+def _take_one(path: str, life: str, event: Event) -> None:
+    _slow()
+    _store(path, life).apply([event])
+
+
 def run(config: str, form: str) -> None:
     """Until SIGTERM."""
-    store = Store(Path(config).parent / STORE)
-
-    def slow() -> None:
-        if random.random() < 0.02:
-            time.sleep(random.random() * SLOW_S)
-
-    def transform(event: Event) -> Event:
-        slow()
-        return event
-
-    def take_one(event: Event) -> None:
-        slow()
-        store.apply([event])
+    batch_size = random.choice(BATCH_SIZES)
+    path = str(Path(config).parent / STORE)
+    life = f"{os.getpid()} {time.monotonic()} {batch_size}"
+    store = _store(path, life)
+    take_one = functools.partial(_take_one, path, life)
 
     def take_batch(events: Events, committer: Committer) -> None:
-        slow()
+        _slow()
         store.apply(events)
-        slow()
+        _slow()
         committer.mark_processed(events)
         committer.mark_batch_finished()
 
     def take_once(events: Events, committer: Committer) -> None:
         store.apply(events, (NAME, StoredOffset(events.generation, events.end)))
-        slow()
+        _slow()
         committer.mark_processed(events)
         committer.mark_batch_finished()
 
+    mode = form.removesuffix(PROCESSES)
     given: dict[str, Any] = {
         "once": {"change_consumer": take_once, "offsets": store},
-        "batches": {"change_consumer": take_batch, "transforms": [transform]},
-        "single": {"consumer": take_one, "transforms": [transform]},
+        "batches": {"change_consumer": take_batch, "transforms": [_transform]},
+        "single": {"consumer": take_one, "transforms": [_transform]},
         "key": {"consumer": take_one, "consume_records_async": True, "order": "key"},
         "any": {"consumer": take_one, "consume_records_async": True},
-    }[form]
-    engine = AsyncEngine(
-        config, name=NAME, record_processing_threads=4, batch_size=random.choice((7, 2048)), **given
-    )
+    }[mode]
+    if form.endswith(PROCESSES):
+        given |= {"record_processing_on": "processes", "record_processing_threads": 2}
+    else:
+        given["record_processing_threads"] = 4
+    engine = AsyncEngine(config, name=NAME, batch_size=batch_size, **given)
 
     def close(*_signal: Any) -> None:
         threading.Thread(target=engine.close, daemon=True).start()

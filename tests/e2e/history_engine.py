@@ -9,17 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.engine_program import NAME, STORE
+from tests.e2e.engine_program import NAME, PROCESSES, STORE
 from tests.e2e.history_processes import Collector
 from tests.e2e.history_run import SETTLE_S, Run
 from tests.support.engines import committed
 from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.values import Change
 
-from tidelog.config import Config
+from tidelog.config import Config, load_config
 
-LEAST_AMID = 3
 BEGIN_S = 60.0
 """A loaded machine is no failure."""
 _OPS = {"I": "c", "U": "u", "D": "d", "T": "t", "r": "r", "a": "d"}
@@ -42,24 +42,41 @@ class EngineRun(Run):
 
     amid = 0
     """Kills of a program that had begun to apply events."""
+    _committed = -1
+
+    def __init__(self, *made_from: Any) -> None:
+        super().__init__(*made_from)
+        self._killed: set[str] = set()
 
     def _disturb(self) -> None:
         super()._disturb()
-        for _attempt in range(LEAST_AMID):
-            if self.amid < LEAST_AMID and self.spec.faults:
+        for _attempt in range(self.spec.kills_amid if self.spec.faults else 0):
+            if self.amid < self.spec.kills_amid:
                 self._strike("kill")
 
     def _strike(self, fault: str) -> None:
         """Where it kills, it waits until the program applies events: some always come."""
-        store = self.directory / STORE
-        before = _count(store)
         deadline = time.monotonic() + BEGIN_S
-        while fault == "kill" and _count(store) == before and time.monotonic() < deadline:
+        life = ""
+        while fault == "kill" and not life and time.monotonic() < deadline:
             time.sleep(0.005)
             self.commander.turn()
             self._watch_processes()
-        self.amid += fault == "kill" and _count(store) > before
+            self._look_at_the_offset()
+            life = _newest_life(self.directory / STORE)
+            life = "" if life in self._killed else life
+        if life:
+            self.amid += 1
+            self._killed.add(life)
         super()._strike(fault)
+
+    def _look_at_the_offset(self) -> None:
+        """What was committed stays so, whoever is killed."""
+        config = load_config(self.config_file, {})
+        offset = committed(config.log.path, NAME) or 0
+        if offset < self._committed:
+            raise HistoryError(f"the offset went back from {self._committed} to {offset}")
+        self._committed = offset
 
     def _settle(self, config: Config, collector: Collector) -> None:
         super()._settle(config, collector)
@@ -79,9 +96,13 @@ class EngineRun(Run):
         journal, seqs = _read(self.directory / STORE)
         form = self.spec.engine
         lives = len({given.life for given in journal})
+        most = check_repeats(journal)
         again = check_journal(journal, expected(collector.records), form)
-        self._note(f"{len(journal)} events in {lives} lives, {again} of them again")
-        for table in self.source.tables.values() if form != "any" else ():
+        self._note(
+            f"{len(journal)} events in {lives} lives, {again} of them again, "
+            f"at most {most} records at once; {self.amid} killed amid events"
+        )
+        for table in self.source.tables.values() if not form.startswith("any") else ():
             rows = self.source.rows(table)
             theirs = sorted(int(row["seq"] or 0) for row in rows.values())
             if seqs.get(table.name, []) != theirs:
@@ -93,18 +114,18 @@ class EngineRun(Run):
         return history
 
 
-def _count(path: Path) -> int:
-    """Lines of the journal."""
+def _newest_life(path: Path) -> str:
+    """The life that the last line of the journal is of; empty: there is none."""
     if not path.exists():
-        return 0
+        return ""
     connection = sqlite3.connect(path)
     try:
-        found = connection.execute("SELECT max(n) FROM journal").fetchone()
+        found = connection.execute("SELECT life FROM journal ORDER BY n DESC LIMIT 1").fetchone()
     except sqlite3.OperationalError:  # no table as yet
-        return 0
+        return ""
     finally:
         connection.close()
-    return int(found[0] or 0)
+    return str(found[0]) if found else ""
 
 
 def _read(path: Path) -> tuple[list[Given], dict[str, list[int]]]:
@@ -154,13 +175,33 @@ def check_journal(
     if lost:
         raise HistoryError(f"{len(lost)} of {len(place)} events were lost, first {min(lost)}")
     again = len(journal) - len(place)
-    if form == "once" and again:
+    mode = form.removesuffix(PROCESSES)
+    if mode == "once" and again:
         raise HistoryError(f"{again} events were applied twice")
-    if form in ("once", "batches", "single"):
+    if mode in ("once", "batches", "single"):
         _check_total(journal, place)
-    elif form == "key":
+    elif mode == "key":
         _check_by_key(journal, place)
     return again
+
+
+def check_repeats(journal: Sequence[Given]) -> int:
+    """After a kill no more comes again than a batch: an offset is committed behind each. How many
+    records did at most. A life ends with its batch size.
+    """
+    numbers = {version: at for at, version in enumerate(sorted({g.version for g in journal}))}
+    lives: dict[str, set[int]] = {}
+    for each in journal:
+        lives.setdefault(each.life, set()).add(numbers[each.version])
+    done: set[int] = set()
+    least = most = 0
+    for life, given in lives.items():
+        if min(given) < least:
+            raise HistoryError(f"the life {life} begins more than a batch behind the one before")
+        most = max(most, len(given & done))
+        least = max(least, max(given) + 1 - int(life.rpartition(" ")[2]))
+        done |= given
+    return most
 
 
 def _check_total(journal: Sequence[Given], place: dict[tuple[int, str], int]) -> None:

@@ -98,6 +98,7 @@ class Spec:
             then it waits for as long as ``seconds``.
         mutation: of `oracle_mutations`, for the oracle's own test.
         engine: a form of `tests.e2e.engine_program`; empty: captures alone, without a program.
+        kills_amid: how often a program is killed that applies events, at least.
         log, storage_options: where the event log is; below it, each run has a place of its own.
     """
 
@@ -121,6 +122,7 @@ class Spec:
     each_failpoint: bool = False
     mutation: str = ""
     engine: str = ""
+    kills_amid: int = 3
     log: str = "./log"
     storage_options: tuple[tuple[str, str], ...] = ()
 

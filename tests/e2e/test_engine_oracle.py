@@ -1,7 +1,8 @@
 """The history oracle with an engine as consumer: a program that is killed while it applies events.
 
 Nothing is lost, no key goes back in time, and with the offset stored beside the data nothing comes
-twice. `make soak` runs programs of every form among its captures.
+twice. `make soak` runs programs of every form among its captures, `make soak-engine` kills one of
+each form 20 times.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.e2e.engine_program import FORMS
-from tests.e2e.history_engine import LEAST_AMID, EngineRun, Given, check_journal
+from tests.e2e.engine_program import FORMS, MODES
+from tests.e2e.history_engine import EngineRun, Given, check_journal, check_repeats
 from tests.e2e.history_run import run
 from tests.e2e.history_spec import NO_PARTS, Spec
 from tests.support.oracle.history import HistoryError
@@ -19,12 +20,12 @@ from tests.support.oracle.source import OracleSource
 
 KILLED = Spec(
     17,
-    2.0,
-    writers=2,
+    1.0,
+    writers=1,
     mix=replace(NO_PARTS, bulk=False),
     parallelism=4,
     chunk_rows=200,
-    commands=("dump",),
+    commands=(),
     blocking=False,
     faults=("kill",),
     fault_every_s=0.5,
@@ -35,7 +36,7 @@ KILLED = Spec(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
-    [f if f == "once" else pytest.param(f, marks=pytest.mark.thorough) for f in FORMS],
+    ["once", *(pytest.param(form, marks=pytest.mark.thorough) for form in MODES)],
 )
 def test_a_program_that_is_killed_has_every_event(
     form: str, oracle16: OracleSource, tmp_path: Path
@@ -43,7 +44,19 @@ def test_a_program_that_is_killed_has_every_event(
     done = run(replace(KILLED, engine=form), oracle16, tmp_path / "history", EngineRun)
     assert isinstance(done, EngineRun)
     print("\n".join(done.events))
-    assert done.amid >= LEAST_AMID
+    assert done.amid >= KILLED.kills_amid
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("form", FORMS)
+def test_a_program_that_is_killed_twenty_times_has_every_event(
+    form: str, oracle16: OracleSource, tmp_path: Path
+) -> None:
+    spec = replace(KILLED, engine=form, kills_amid=20)
+    done = run(spec, oracle16, tmp_path / "history", EngineRun)
+    assert isinstance(done, EngineRun)
+    print(*done.events[-1:], form, flush=True)
+    assert done.amid >= spec.kills_amid
 
 
 # ---------------------------------------------------------------- it catches what it is for
@@ -91,6 +104,15 @@ def test_a_journal_that_is_right_holds(form: str, lived: list[str], again: int) 
 def test_a_journal_that_is_wrong_is_caught(form: str, lived: list[str], told: str) -> None:
     with pytest.raises(HistoryError, match=told):
         check_journal(lives(*lived), LOG, form)
+
+
+def test_more_than_a_batch_that_comes_again_is_caught() -> None:
+    def each_of(*lived: str) -> list[Given]:
+        return [replace(given, life=f"{given.life} 2") for given in lives(*lived)]
+
+    assert check_repeats(each_of("0123", "1234")) == 2  # 1 and 2 are one record's
+    with pytest.raises(HistoryError, match="more than a batch behind"):
+        check_repeats(each_of("01234", "234"))
 
 
 def test_a_row_that_is_not_the_logs_is_caught() -> None:

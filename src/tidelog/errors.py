@@ -284,6 +284,12 @@ class OutputRefusedError(OutputError):
     policy = Policy.STOP
 
 
+class NameRefusedError(OutputRefusedError):
+    """A destination can't hold a name of a table or its columns, or not beside another's: the table
+    is left out, the others go on. The message has the step to write.
+    """
+
+
 class ConsumerError(TidelogError):
     """A consumer or a transform raised, which is the cause. The message names events, no values."""
 

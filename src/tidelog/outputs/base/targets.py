@@ -27,6 +27,22 @@ def require_generation(log: EventLog, generation: str, output: str) -> None:
         )
 
 
+def route_step(table: TargetTable, name: str) -> str:
+    """What to write about a table whose name the destination can't hold; ``name``: a new one."""
+    return f"Send the table elsewhere by a step: {{route: {name}, tables: [{_text(table.source)}]}}"
+
+
+def rename_step(table: TargetTable, column: str) -> str:
+    """What to write about a column whose name the destination can't hold."""
+    tables = f"tables: [{_text(table.source)}]"
+    return f"Rename it by a step: {{rename: {{{_text(column)}: OTHER}}, {tables}}}"
+
+
+def _text(value: object) -> str:
+    """In YAML."""
+    return "'" + str(value).replace("'", "''") + "'"
+
+
 def keyless(table: TableName, output: str) -> OutputRefusedError:
     """Why a copy of a table without a key can't be kept."""
     return OutputRefusedError(

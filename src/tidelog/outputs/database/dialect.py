@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import Column, TableSchema
-from tidelog.outputs.database.layout import FoundTargetTable, TableLayout
+from tidelog.outputs.database.layout import FoundColumn, FoundTargetTable, TableLayout
 
 STILL_S: Final = 60
 """A session that asks for nothing amid a transaction for so long is ended by the server: its
@@ -68,6 +68,10 @@ class DatabaseSession(Protocol):
         """
         ...
 
+    def holds_text(self, text: str) -> bool:
+        """Do our own tables hold it, whatever the database's encoding?"""
+        ...
+
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         """Append rows (of Arrow types) to a table, in bulk. Those that it refuses end it; a
         transaction must be rolled back to a savepoint then.
@@ -122,13 +126,8 @@ class Dialect(Protocol):
         ...
 
     @property
-    def name_bytes(self) -> int:
-        """How long a name may be; the server cuts or refuses longer ones."""
-        ...
-
-    @property
-    def refuses_last_space(self) -> bool:
-        """Does the server refuse names that end in a space?"""
+    def exact_text(self) -> str:
+        """Options of a text column that takes every text, and no two for one."""
         ...
 
     @property
@@ -172,6 +171,14 @@ class Dialect(Protocol):
         """Does a column of this type take what the field holds?"""
         ...
 
+    def folds_tables(self, session: Any) -> bool:
+        """Are tables ``t`` and ``T`` one?"""
+        ...
+
+    def name_fault(self, session: Any, name: str) -> str | None:
+        """Why the server can't hold the name of a table or column: ``has more than …``."""
+        ...
+
     def default_namespace(self, session: Any) -> str: ...
 
     def create_namespace(self, session: Any, name: str) -> None:
@@ -179,6 +186,10 @@ class Dialect(Protocol):
         ...
 
     def found(self, session: Any, namespace: str, name: str) -> FoundTargetTable | None: ...
+
+    def rename(self, session: Any, column: FoundColumn, name: str) -> str:
+        """What ALTER TABLE says to give a column another (unquoted) name."""
+        ...
 
     def widen(self, column: str, sql_type: str) -> str:
         """What ALTER TABLE says to give a (quoted) column a wider type."""

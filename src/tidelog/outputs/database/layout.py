@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidelog.model.schema import TableName
@@ -41,6 +41,13 @@ class FoundTargetTable:
     columns: tuple[FoundColumn, ...]
     unique: tuple[tuple[str, ...], ...]
     obstacle: str | None = None
+
+    def spelled(self, names: Iterable[str]) -> FoundTargetTable:
+        """For a server that ignores case: with columns' names as they are in ``names``."""
+        known = {name.lower(): name for name in names}
+        columns = [replace(c, name=known.get(c.name.lower(), c.name)) for c in self.columns]
+        unique = [tuple(known.get(n.lower(), n) for n in index) for index in self.unique]
+        return replace(self, columns=tuple(columns), unique=tuple(unique))
 
 
 @dataclass(frozen=True)

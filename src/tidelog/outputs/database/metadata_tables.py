@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.errors import LeaseLostError, OutputRefusedError
+from tidelog.errors import LeaseLostError, NameRefusedError, OutputRefusedError
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import VERSION, TableLayout, gone_name
 
 # Which try of an output may write. A try that begins waits for transactions of those before. Its
 # number begins with the epoch of the pipeline's lease: of two drivers the later one goes on.
 _TRIES = 2**32  # of one epoch
-_OUTPUTS = "name varchar(150) NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
+_OUTPUTS = "name varchar(150){exact} NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
 # By destination's table: whose it is; below which version its rows are gone from the source.
 _TABLES = (
-    "name varchar(150) NOT NULL PRIMARY KEY, output varchar(64) NOT NULL, "
-    "source varchar(150) NOT NULL, generation varchar(64) NOT NULL, floor bigint NOT NULL"
+    "name varchar(150){exact} NOT NULL PRIMARY KEY, output varchar(64){exact} NOT NULL, "
+    "source varchar(150){exact} NOT NULL, generation varchar(64) NOT NULL, floor bigint NOT NULL"
 )
 
 
@@ -40,7 +40,16 @@ def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
     """Our tables that every destination has."""
     dialect.create_namespace(session, own)
     for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
-        session.rows(f"CREATE TABLE IF NOT EXISTS {dialect.quoted(own, name)} ({columns})")
+        table = dialect.quoted(own, name)
+        exact = columns.replace("{exact}", dialect.exact_text)
+        session.rows(f"CREATE TABLE IF NOT EXISTS {table} ({exact})")
+        found = dialect.found(session, own, name)
+        for column in () if found is None else found.columns:
+            # Names that differ in case alone are two.
+            if column.alike and column.name in ("name", "output", "source"):
+                size = column.sql_type.partition(")")[0]
+                kind = f"{size}){dialect.exact_text} NOT NULL"
+                session.rows(f"ALTER TABLE {table} {dialect.widen(column.name, kind)}")
 
 
 def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout) -> None:
@@ -49,6 +58,8 @@ def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout)
     names = [dialect.quoted(name) for name in layout.key]
     types = {name: f"{layout.types[name]} NOT NULL" for name in layout.key}
     found = dialect.found(session, layout.own, layout.gone)
+    if found is not None and dialect.ignores_case:
+        found = found.spelled(layout.key)
     if found is not None and {c.name for c in found.columns} != {*layout.key, VERSION}:
         session.rows(f"DROP TABLE {table}")  # rows were known by another key
         found = None
@@ -111,14 +122,18 @@ def claim(
     and not ``empty``.
     """
     table = dialect.quoted(own, "output_tables")
+    is_it = "LOWER(name) = LOWER(%s)" if dialect.folds_tables(session) else "name = %s"
     found = session.rows(
-        f"SELECT output, source, generation, floor FROM {table} WHERE name = %s",
+        f"SELECT output, source, generation, floor FROM {table} WHERE {is_it}",
         (name,),
     )
     if found and Owner(*found[0][:3]) == owner:
         return int(found[0][3])
     if found and not empty:
-        raise OutputRefusedError(
+        kind = OutputRefusedError
+        if (found[0][0], found[0][2]) == (owner.output, owner.generation):
+            kind = NameRefusedError
+        raise kind(
             f"output {owner.output}: the table {name} is filled by output {found[0][0]} from "
             f"{found[0][1]} (generation {found[0][2]} of its event log), this is {owner.source}, "
             f"generation {owner.generation}: versions of two logs can't be compared. Empty the "
@@ -128,7 +143,7 @@ def claim(
     session.begin()
     if gone is not None:  # what another log deleted says nothing of this one's versions
         session.rows(f"DELETE FROM {dialect.quoted(own, gone_name(name))}")
-    session.rows(f"DELETE FROM {table} WHERE name = %s", (name,))
+    session.rows(f"DELETE FROM {table} WHERE {is_it}", (name,))
     values = (name, owner.output, owner.source, owner.generation)
     session.rows(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, 0)", values)
     session.commit()

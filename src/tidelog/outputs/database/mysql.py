@@ -78,6 +78,7 @@ _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _KEY_LENGTH, _LONGEST_KEY = 255, 768  # characters: of a key's texts; 3072 bytes an index
 _LONG_KEYS, _SHORT_KEYS = 740, 240  # of all texts of a key beside other columns; of 1024 bytes
 _MAX_SCALE = 30
+_NAME_LENGTH = 64
 
 _TABLE = """
 SELECT table_type, engine, (SELECT MIN(constraint_name) FROM information_schema.key_column_usage k
@@ -108,9 +109,8 @@ class MySql:
     kind = "MySQL"
     share_lock = "LOCK IN SHARE MODE"
     version_type = "bigint"
-    name_bytes = 256  # MySQL refuses one of more than 64 characters by itself
     ignores_case = True
-    refuses_last_space = True
+    exact_text = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     digits = 0
 
     def spelled(
@@ -180,6 +180,19 @@ class MySql:
             return True
         return str(field.type) in _TAKES.get(base, ("string",))
 
+    def folds_tables(self, session: MySqlSession) -> bool:
+        return session.folds_tables
+
+    def name_fault(self, session: MySqlSession, name: str) -> str | None:
+        """See the manual, "Schema Object Names"."""
+        if len(name) > _NAME_LENGTH:
+            return f"has more than {_NAME_LENGTH} characters, which MySQL refuses"
+        if name.endswith(" "):
+            return "ends in a space, which MySQL refuses"
+        if any(character > "\uffff" for character in name):
+            return "has characters beyond U+FFFF, which MySQL refuses in names"
+        return None
+
     def default_namespace(self, session: MySqlSession) -> str:
         found = parse_url(self.url).database
         if not found:
@@ -225,6 +238,13 @@ class MySql:
             tuple(() if index in special else columns for index, columns in unique.items()),
             obstacle,
         )
+
+    def rename(self, session: MySqlSession, column: FoundColumn, name: str) -> str:
+        former, wanted = self.quoted(column.name), self.quoted(name)
+        if session.renames_columns:
+            return f"RENAME COLUMN {former} TO {wanted}"
+        null = "NOT NULL" if column.needed else "NULL"
+        return f"CHANGE COLUMN {former} {wanted} {column.sql_type} {null}"
 
     def widen(self, column: str, sql_type: str) -> str:
         return f"MODIFY COLUMN {column} {sql_type}"

@@ -32,6 +32,7 @@ _IDLE_S = TIMEOUTS["wait_timeout"]
 # Whatever the server's defaults: neither other rows nor none at all.
 _TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE take 1024 bytes of the key
+_RENAMES_SINCE = {Flavor.MYSQL: (8, 0, 3), Flavor.MARIADB: (10, 5, 2)}
 _SHORTER = ": the key's columns are too long for this server; see docs/outputs/mysql.md, Types"
 _LOCK_S = 600
 _CHUNK = 1 << 18
@@ -45,6 +46,8 @@ class MySqlSession:
         key_collation: compares texts of keys by their bytes; where the server has one, without
             taking trailing spaces away.
         long_keys: can rows be updated whose key's columns take more than 1024 bytes?
+        folds_tables: are tables ``t`` and ``T`` one?
+        renames_columns: does it know RENAME COLUMN?
     """
 
     def __init__(self, url: ServerUrl, purpose: str) -> None:
@@ -81,9 +84,11 @@ class MySqlSession:
         found = self.rows(
             "SELECT @@local_infile, @@max_allowed_packet, (SELECT collation_name "
             "FROM information_schema.collations WHERE collation_name IN "
-            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1)"
+            "('utf8mb4_0900_bin', 'utf8mb4_nopad_bin') LIMIT 1), @@lower_case_table_names"
         )
-        self._local_infile, packet, collation = found[0]
+        self._local_infile, packet, collation, folds = found[0]
+        self.folds_tables = bool(folds)
+        self.renames_columns = numbers >= _RENAMES_SINCE[flavor]
         self.long_keys = flavor is Flavor.MARIADB or numbers >= _LONG_KEYS_SINCE
         self._statement_bytes = min(_STATEMENT_BYTES, packet // 2)
         self.key_collation = collation or "utf8mb4_bin"
@@ -99,6 +104,9 @@ class MySqlSession:
                 return list(cursor.fetchall())
         except (pymysql.MySQLError, OSError) as error:
             raise _failed(sql.split(" ", 1)[0], error) from None
+
+    def holds_text(self, text: str) -> bool:
+        return True
 
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         written = [texts.text(column) for column in rows.columns]

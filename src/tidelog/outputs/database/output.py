@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError, NameRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
 from tidelog.outputs.database.metadata_tables import Owner
+from tidelog.outputs.database.names import ELSEWHERE
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
@@ -76,11 +78,14 @@ class DatabaseOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         session = self._connected()
         place = self._tables.place(session, table)
-        self._check_names(table, place)
+        self._check_apart(session, table, place)
         self._tables.create(session, table, place)
         name = self._dialect.quoted(place.namespace, place.name)
         empty = not session.rows(f"SELECT 1 FROM {name} LIMIT 1")
-        owner = Owner(self.name, str(table.source), self.log.generation)
+        source = str(table.source)
+        if not (source.isascii() or session.holds_text(source)):
+            source = source.encode("ascii", "backslashreplace").decode()
+        owner = Owner(self.name, source, self.log.generation)
         floor = metadata_tables.claim(
             session, self._dialect, self._own, str(place), owner, empty=empty
         )
@@ -89,7 +94,6 @@ class DatabaseOutput(ExecutorOutput):
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         _, place = self._known[table.source]
-        self._check_names(table, place)
         self._tables.extend(self._connected(), table, place, change.added, change.widened)
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
@@ -175,19 +179,13 @@ class DatabaseOutput(ExecutorOutput):
             self._layouts[source] = layout
         return layout
 
-    def _check_names(self, table: TargetTable, place: TableName) -> None:
+    def _check_apart(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
+        folds = self._dialect.folds_tables(session)
         for source, (_, other) in self._known.items():
-            if source != table.source and str(other).lower() == str(place).lower():
-                raise OutputRefusedError(
+            if source != table.source and (
+                place == other or (folds and str(place).lower() == str(other).lower())
+            ):
+                raise NameRefusedError(
                     f"output {self.name}: {source} and {table.source} both go to the table {place}"
-                )
-        names = [*table.columns.names, VERSION, DELETED]
-        seen: dict[str, str] = {}
-        for name in names:
-            folded = name.lower() if self._dialect.ignores_case else name
-            other_name = seen.setdefault(folded, name)
-            if other_name is not name:
-                raise OutputRefusedError(
-                    f"output {self.name}: {table.source} has columns {other_name} and {name}, "
-                    f"which {self._dialect.kind} can't tell apart: rename one by a step"
+                    f". {route_step(table, ELSEWHERE)}"
                 )

@@ -78,6 +78,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
 }
 _TEXTS = ("text", "varchar", "bpchar", "citext")
 _NUMBER_BASES = ("int2", "int4", "int8", "float4", "float8", "numeric")
+_NAME_BYTES = 63
 _NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 
 _TABLE = """
@@ -114,9 +115,8 @@ class Postgres:
     kind = "PostgreSQL"
     share_lock = "FOR SHARE"
     version_type = "bigint"
-    name_bytes = 63
     ignores_case = False
-    refuses_last_space = False
+    exact_text = ""
     digits = 6
 
     def spelled(
@@ -164,6 +164,17 @@ class Postgres:
             return bool(fits)
         return str(field.type) in _TAKES.get(base, ("string",))
 
+    def folds_tables(self, session: PostgresSession) -> bool:
+        return False
+
+    def name_fault(self, session: PostgresSession, name: str) -> str | None:
+        """PostgreSQL cuts long names without a word: two tables or columns would be one."""
+        if len(name.encode()) > _NAME_BYTES:
+            return f"has more than {_NAME_BYTES} bytes, which PostgreSQL would cut"
+        if name.isascii() or session.holds_text(name):
+            return None
+        return "has characters that the encoding of the database does not hold"
+
     def default_namespace(self, session: PostgresSession) -> str:
         return "public"
 
@@ -192,6 +203,9 @@ class Postgres:
             tuple(() if special else tuple(names) for names, special in unique),
             obstacle,
         )
+
+    def rename(self, session: PostgresSession, column: FoundColumn, name: str) -> str:
+        return f"RENAME COLUMN {self.quoted(column.name)} TO {self.quoted(name)}"
 
     def widen(self, column: str, sql_type: str) -> str:
         return (

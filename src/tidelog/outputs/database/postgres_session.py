@@ -69,6 +69,14 @@ class PostgresSession:
         except psycopg.Error as error:
             raise _failed(sql.split(" ", 1)[0], error) from None
 
+    def holds_text(self, text: str) -> bool:
+        """Can the database's encoding hold it?"""
+        try:
+            self.rows("SELECT %s", (text,))
+        except RowsRefusedError:
+            return False
+        return True
+
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         written = []
         for column in rows.columns:

@@ -17,6 +17,7 @@ from tidelog.outputs.database.layout import (
     FoundTargetTable,
     TableLayout,
 )
+from tidelog.outputs.database.names import check_names
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
 
@@ -74,8 +75,8 @@ class Tables:
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
         """The table, created if it is not there, with our columns added if it lacks them."""
-        self._check_names(table, place)
-        found = self._dialect.found(session, place.namespace, place.name)
+        check_names(session, self._dialect, self._output, table, place)
+        found = self._found(session, table, place)
         if found is None:
             self._dialect.create_namespace(session, place.namespace)
             columns = [
@@ -94,8 +95,9 @@ class Tables:
                 if name not in by_name:
                     self._alter(session, place, f"ADD COLUMN {name} {kind}")
             if VERSION in by_name:
+                self._follow_case(session, table, place)
                 self._follow_digits(session, table, place, by_name)
-        return self._described(session, place)
+        return self._described(session, table, place)
 
     def extend(
         self,
@@ -106,7 +108,7 @@ class Tables:
         widened: Sequence[pa.Field],
     ) -> None:
         """Add and widen columns, those that need it."""
-        found = {c.name: c for c in self._described(session, place).columns}
+        found = {c.name: c for c in self._described(session, table, place).columns}
         for field in (*added, *widened):
             column = found.get(field.name)
             sql_type = self._type(session, table, field)
@@ -127,7 +129,7 @@ class Tables:
         """Does the column hold what rows have of it now? Also if the table is not there. A text
         holds anything: one that was made for texts does not count, for it was not altered.
         """
-        found = self._dialect.found(session, place.namespace, place.name)
+        found = self._found(session, table, place)
         if found is None:
             return True
         text = pa.field(field.name, pa.string())
@@ -141,7 +143,7 @@ class Tables:
     ) -> str:
         """What to do about columns of another type than the table has."""
         quoted = self._dialect.quoted(place.namespace, place.name)
-        bases = {c.name: c.base for c in self._described(session, place).columns}
+        bases = {c.name: c.base for c in self._described(session, table, place).columns}
         changes = []
         for name in names:
             sql_type = self._type(session, table, table.columns.field(name))
@@ -161,7 +163,7 @@ class Tables:
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:
         """How rows of ``table`` go there; OutputRefusedError if the columns don't suffice."""
-        found = self._described(session, place)
+        found = self._described(session, table, place)
         self._check_key(table, found, place)
         by_name = {column.name: column for column in found.columns}
         types: dict[str, str] = {}
@@ -197,32 +199,15 @@ class Tables:
 
     # ------------------------------------------------------------------
 
-    def _check_names(self, table: TargetTable, place: TableName) -> None:
-        for name in (place.namespace, place.name):
-            if fault := self._fault(name):
-                raise self._refused(
-                    place,
-                    f"has a name that {fault}. Send the table elsewhere by a step: "
-                    f"{{route: 'SCHEMA.OTHER', tables: ['{table.source}']}}",
-                )
-        for name in table.columns.names:
-            if fault := self._fault(name):
-                raise self._refused(
-                    place,
-                    f"has a column '{name}' whose name {fault}. Rename it by a step: "
-                    f"{{rename: {{'{name}': OTHER}}, tables: ['{table.source}']}}",
-                )
-
-    def _fault(self, name: str) -> str | None:
-        """Why the server can't hold the name. PostgreSQL cuts long ones without a word: two
-        tables or columns would be one.
-        """
-        kind, most = self._dialect.kind, self._dialect.name_bytes
-        if len(name.encode()) > most:
-            return f"has more than {most} bytes, which {kind} would cut"
-        if self._dialect.refuses_last_space and name.endswith(" "):
-            return f"ends in a space, which {kind} refuses"
-        return None
+    def _follow_case(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
+        """Rename columns of ours whose names in the source differ in case from the copy's."""
+        if not self._dialect.ignores_case:
+            return
+        found = self._dialect.found(session, place.namespace, place.name)
+        now = self._described(session, table, place)
+        for column, known in zip(found.columns if found else (), now.columns, strict=True):
+            if column.name != known.name:
+                self._alter(session, place, self._dialect.rename(session, column, known.name))
 
     def _follow_digits(
         self,
@@ -340,8 +325,18 @@ class Tables:
             return None
         return {column.name: column for column in table.schema.columns}.get(field.name)
 
-    def _described(self, session: DatabaseSession, place: TableName) -> FoundTargetTable:
+    def _found(
+        self, session: DatabaseSession, table: TargetTable, place: TableName
+    ) -> FoundTargetTable | None:
         found = self._dialect.found(session, place.namespace, place.name)
+        if found is None or not self._dialect.ignores_case:
+            return found
+        return found.spelled(table.columns.names)
+
+    def _described(
+        self, session: DatabaseSession, table: TargetTable, place: TableName
+    ) -> FoundTargetTable:
+        found = self._found(session, table, place)
         if found is None:
             raise self._refused(place, "is not there any more: start the pipeline again")
         return found

@@ -221,3 +221,55 @@ def test_progress_that_the_log_does_not_hold_is_taken_back(
     until(lambda: len(dumped()) == rows and done(), again)
     assert "all tables are dumped again" in again.log_file.read_text()
     assert again.stop() == 0
+
+
+@pytest.mark.integration
+def test_a_state_older_than_the_log_has_all_tables_dumped_again(
+    mysql_server: MySqlServer, mysql_database: str, tmp_path: Path
+) -> None:
+    """It does not know that a table was left out since, and the log was read past its changes."""
+    for name in ("t", "u"):
+        mysql_server.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", mysql_database)
+    path, file = tmp_path / "log", tmp_path / "tidelog.yaml"
+    source = {"kind": "mysql", "url": mysql_server.dsn(mysql_database)}
+    source |= {"watermark_schema": f"marks_{mysql_database}"}
+    written = {"source": source, "log": {"path": str(path)}, "capture": {"flush_ms": 10}}
+    written |= {"state": {"url": f"sqlite:///{tmp_path}/state.db"}}
+
+    def rows(table: str) -> set[int]:
+        if not EventLog.exists(path):
+            return set()
+        log = EventLog.open(path)
+        found = read_event_log(log, log.head_offset, log.latest_offset())
+        name = f"{mysql_database}.{table}"
+        return {
+            int(change.new["id"] or 0) for change in found if change.new and change.table == name
+        }
+
+    def led(tables: list[str], number: int) -> str:
+        """What a capture of these tables says, which has read the row of this number."""
+        file.write_text(json.dumps({**written, "source": {**source, "tables": tables}}))
+        capture = CaptureProcess(file, tmp_path / f"capture-{number}.log")
+        deadline = time.monotonic() + 60
+        while not str(app.status(load_config(file, {})).get("leader")).endswith(f":{capture.pid}"):
+            assert time.monotonic() < deadline, capture.log_file.read_text()
+            time.sleep(0.05)
+        for name in ("t", "u"):
+            mysql_server.execute(f"INSERT INTO {name} VALUES ({number})", mysql_database)
+        while number not in rows("t"):
+            assert time.monotonic() < deadline, capture.log_file.read_text()
+            time.sleep(0.05)
+        while number == 3 and not {1, 2, 3} <= rows("u"):
+            assert time.monotonic() < deadline, (rows("u"), capture.log_file.read_text())
+            time.sleep(0.05)
+        assert capture.stop() == 0
+        return capture.log_file.read_text()
+
+    both, only = [f"{mysql_database}.*"], [f"{mysql_database}.t"]
+    assert "the state store is older" not in led(both, 1)
+    for each in tmp_path.glob("state.db*"):
+        shutil.copy2(each, tmp_path / f"saved-{each.name}")
+    assert "the state store is older" not in led(only, 2)
+    for each in tmp_path.glob("state.db*"):
+        shutil.copy2(tmp_path / f"saved-{each.name}", each)
+    assert "the state store is older than the event log" in led(both, 3)

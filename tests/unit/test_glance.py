@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.app.overview.reader import StatusReader
 from tidelog.app.roster import Roster
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document

@@ -8,7 +8,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.app.client import status
 from tidelog.app.overview import overview
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, Delivered, Stopped

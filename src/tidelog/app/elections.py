@@ -10,8 +10,8 @@ from typing import Any
 
 from tidelog.app.log_location import log_place
 from tidelog.app.roster import PREFIX, of_pipeline, standbys
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import ASK_EVERY_S
-from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 
 from tidelog.app.log_location import log_place
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
-from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import AccessRefusedError, Policy, TidelogError
 from tidelog.eventlog.consumers import Consumers

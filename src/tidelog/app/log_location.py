@@ -6,7 +6,7 @@ import hashlib
 import logging
 from pathlib import Path
 
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.databases import of_one_database
 from tidelog.errors import SegmentCorruptError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
@@ -44,6 +44,41 @@ def check_lost(state: StateStore, place: str) -> bool:
         "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset`, which dumps all "
         "tables again"
     )
+
+
+class NotesRevision(Protocol):
+    """The event log's writer: notes in each segment how often the status was stored by then."""
+
+    state_revision: int
+
+
+class StatusStore:
+    """Stores the leader's status, and counts how often. Each segment notes the count that was
+    durable before it, so a state store that was put back to an earlier state is noticed.
+    """
+
+    def __init__(self, state: StateStore, log: NotesRevision) -> None:
+        stored = state.get(STATUS_KEY)
+        self._log = log
+        self._revision = 0 if stored is None else int(stored.value.get("revision", 0))
+
+    def note_if_older(self, state: StateStore, begin: int) -> None:
+        """Where the event log notes a status that the state store does not have, all tables are
+        dumped again: dumps that were due, tables that were left out and keys to be read again may
+        be missing in the state, and the log was read past them. ``begin``: the log's next offset.
+        """
+        if self._log.state_revision <= self._revision:
+            return
+        logger.warning(
+            "all tables are dumped again, because the state store is older than the event log: it "
+            "was put back to an earlier state, or lost what was written last"
+        )
+        state.put(GAP_KEY, begin, None)
+
+    def put(self, state: StateStore, status: dict[str, Any]) -> None:
+        revision = max(self._log.state_revision, self._revision) + 1
+        state.put(STATUS_KEY, {**status, "revision": revision}, None)
+        self._log.state_revision = self._revision = revision
 
 
 def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -> None:

@@ -16,8 +16,7 @@ from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import HeldLog
 from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.generation import STATUS_KEY as STATUS_KEY
-from tidelog.capture.generation import bind, note_lost_end
+from tidelog.capture.generation import StatusStore, bind, note_lost_end
 from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
 from tidelog.capture.patient_state import PatientState
@@ -103,6 +102,7 @@ class CaptureSession:
         forget_log: Callable[[], None],
         give_back: Callable[[], None],
         holds: Callable[[int], bool] = lambda _offset: True,
+        status_store: StatusStore,
     ) -> None:
         """``give_back``: gives the lease back: all is another's then. ``holds``: `HeldLog`."""
         self.engine = engine
@@ -113,7 +113,7 @@ class CaptureSession:
         self._refused = refused
         self._state = state
         self._housekeeping = housekeeping
-        self._chunks, self._holds = chunks, holds
+        self._chunks, self._holds, self._status_store = chunks, holds, status_store
         self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
         self._complete = self._acts = False
         self._leader = leader
@@ -147,6 +147,7 @@ class CaptureSession:
         """
         bind(self._state, self._generation, self._refused)
         end = HeldLog(lambda: self.engine.progress().next_offset, self._holds)
+        self._status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)
         self._automatic.watch.begin()
@@ -360,7 +361,7 @@ class CaptureSession:
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
             with suppress(StateError):  # told later: the lease says how long capture goes on
-                self._state.at_once.put(STATUS_KEY, status, None)
+                self._status_store.put(self._state.at_once, status)
                 self._published = dumps
                 self._publish_at = now + 2 * self._housekeeping.look_every_s
         self._housekeeping.on_status(status)

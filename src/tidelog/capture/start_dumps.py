@@ -69,11 +69,11 @@ class StartDumps:
         at_start, now_ms = self._at_start, int(time.time() * 1000)
         wanted = []
         gap = self._state.get(GAP_KEY)
-        if gap is not None:
-            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
         starts = [dump for dump in self._coordinator.dumps() if _of_a_start(dump.dump_id)]
         begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
         asked = at_start.dump(begun, not all(dump.finished for dump in starts))
+        if gap is not None and (begun or asked != INITIAL_DUMP):
+            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
         if asked == INITIAL_DUMP:
             wanted.insert(0, (INITIAL_DUMP, "initial"))
         elif asked is not None:

@@ -97,6 +97,8 @@ class SegmentMeta:
         merged: of a rolled-up segment: the segments it replaced.
         unused: ranges ``[first, next)`` of offsets that no record here has, but that an event log
             which this one was restored from may have issued (docs/adr/0034).
+        state_revision: how often leaders had stored their status when this was appended (0: not
+            known): a state store with fewer was put back to an earlier state.
     """
 
     kind: str
@@ -121,6 +123,7 @@ class SegmentMeta:
     created_ms: int
     merged: tuple[Identity, ...] = ()
     unused: tuple[tuple[int, int], ...] = ()
+    state_revision: int = 0
 
     @property
     def name(self) -> str:
@@ -161,6 +164,8 @@ class SegmentMeta:
         }
         if self.unused:
             data["unused"] = [list(each) for each in self.unused]
+        if self.state_revision:
+            data["state_revision"] = self.state_revision
         if self.merged:
             # Many segments, few writers: first offsets grouped by (epoch, nonce).
             groups: dict[tuple[int, str], list[int]] = {}
@@ -206,4 +211,5 @@ class SegmentMeta:
                 for first in firsts
             ),
             unused=tuple((first, following) for first, following in data.get("unused", ())),
+            state_revision=data.get("state_revision", 0),
         )

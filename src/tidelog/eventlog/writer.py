@@ -77,7 +77,8 @@ class EventLogWriter:
         check_source(storage, source, self.info.source)
         if check_lease is not None:
             check_lease()
-        self._check_epoch(self._chain.tail())
+        self._check_epoch(tail := self._chain.tail())
+        self.state_revision = 0 if tail is None else tail.state_revision
         storage.sweep()
         self._fence()
 
@@ -298,6 +299,7 @@ class EventLogWriter:
             payload_bytes=counts.payload_bytes,
             chunks=chunks,
             created_ms=time.time_ns() // 1_000_000,
+            state_revision=self.state_revision,
         )
 
     def _put(self, meta: SegmentMeta, data: pa.Buffer) -> None:

@@ -35,7 +35,7 @@ from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCata
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.farewell import end_later
-from tidelog.capture.generation import check_lost
+from tidelog.capture.generation import StatusStore, check_lost
 from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.patient_state import PatientState
@@ -364,6 +364,7 @@ class Capture:
             ),
             generation=log.generation,
             close_log=close,
+            status_store=StatusStore(state, writer),
         )
         try:
             channels.open(coordinator, catalogue, status, engine.append_control, hand_over, switch)

@@ -11,7 +11,7 @@ from typing import Any
 from tidelog.app.sources.kinds import Estimates, source_kind
 from tidelog.capture.dumps.planner import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import matches

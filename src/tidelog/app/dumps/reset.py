@@ -9,8 +9,7 @@ from typing import Any
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.app.sources.kinds import source_kind
-from tidelog.capture.generation import CONSENT_KEY, GENERATION_KEY
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import CONSENT_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TableRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog

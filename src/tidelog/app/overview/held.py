@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.capture.dumps.states import DumpStatus
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.ports import StateStore
 
 HELD_BY: Final = "capture"

@@ -16,7 +16,7 @@ from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.verify.noting import KEY as VERIFIED_KEY
 from tidelog.capture.activity.log import ACTIVITY_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.steering.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.errors import EventLogError

@@ -16,8 +16,7 @@ from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.app.verify.noting import note
-from tidelog.capture.generation import GENERATION_KEY
-from tidelog.capture.session import STATUS_KEY
+from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id

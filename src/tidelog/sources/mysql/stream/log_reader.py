@@ -124,7 +124,7 @@ class MySqlLogReader:
         self._server_id = server_id
         self._name = f"{self._url.where} {name}"
         self._replica = ReplicaId.derived(self._name, server_id)
-        self._history = SchemaHistory(state)
+        self._history = SchemaHistory(state, registry)
         self._temporary = TemporaryTables(state)
         self._seen = seen or SeenGtids()
         self._logged = logged or LoggedGtids()

@@ -2,14 +2,17 @@
 
 A table map of MINIMAL metadata doesn't tell names, so the log's reader notes what it came to know:
 from a position on, rows of a table have a version; from a DDL statement on, it is not known. What
-is noted is a fact about the source's log, hence stays true whatever is durable. ``tidelog schema``
-notes a version by hand in the same place.
+is noted is a fact about the source's log, hence stays true whatever is durable. But an event log
+that was put back to an earlier state numbers its versions anew: so a note has the fingerprint of
+its version, and counts only where that is the one of this number. ``tidelog schema`` notes a
+version by hand in the same place.
 """
 
 from __future__ import annotations
 
-from tidelog.model.schema import TableName
-from tidelog.ports import StateStore
+from tidelog.errors import EventLogError
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import SchemaRegistry, StateStore
 
 PREFIX = "log-schemas/"
 FILE_KEY = "log-files"
@@ -25,10 +28,14 @@ class SchemaHistory:
 
     Args:
         state: keeps them; None: they are kept in memory.
+        registry: of the versions; None: each note counts.
     """
 
-    def __init__(self, state: StateStore | None = None) -> None:
+    def __init__(
+        self, state: StateStore | None = None, registry: SchemaRegistry | None = None
+    ) -> None:
         self._state = state
+        self._registry = registry
         self._known: dict[TableName, list[tuple[int, int]]] = {}
         self._files: dict[str, int] | None = None
         self._gone: dict[str, list[int]] | None = None
@@ -111,16 +118,33 @@ class SchemaHistory:
     def _of(self, table: TableName) -> list[tuple[int, int]]:
         if table not in self._known:
             found = None if self._state is None else self._state.get(PREFIX + str(table))
-            versions = (
-                [] if found is None else [(int(at), int(number)) for at, number in found.value]
-            )
-            self._known[table] = versions
+            notes = [] if found is None else found.value
+            self._known[table] = [
+                (int(note[0]), int(note[1])) for note in notes if self._counts(*note[1:])
+            ]
         return self._known[table]
 
     def _put(self, table: TableName) -> None:
         if self._state is not None:
-            value = [list(version) for version in self._known[table]]
+            value = [[at, number, *self._print(number)] for at, number in self._known[table]]
             self._state.put(PREFIX + str(table), value, None)
+
+    def _counts(self, number: int, fingerprint: str | None = None) -> bool:
+        """Is it the version that was noted? Without a fingerprint: by an earlier Tidelog."""
+        if not number or self._registry is None:
+            return True
+        schema = self._schema(number)
+        return schema is not None and fingerprint in (None, schema.fingerprint)
+
+    def _print(self, number: int) -> tuple[str, ...]:
+        schema = self._schema(number) if number else None
+        return () if schema is None else (schema.fingerprint,)
+
+    def _schema(self, number: int) -> TableSchema | None:
+        try:
+            return None if self._registry is None else self._registry.get(number)
+        except EventLogError:
+            return None
 
     def _all_files(self) -> dict[str, int]:
         if self._files is None:

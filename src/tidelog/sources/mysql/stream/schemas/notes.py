@@ -33,7 +33,7 @@ class MySqlSchemaNotes:
     ) -> None:
         self._url = url
         self._registry = registry
-        self._history = SchemaHistory(state)
+        self._history = SchemaHistory(state, registry)
         self._keys = keys
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:

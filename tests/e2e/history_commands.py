@@ -53,7 +53,7 @@ class Commander:
         self._note = note
         self._rng = random.Random(f"commands {spec.seed}")
         self._next_at = time.monotonic() + 0.3
-        self._number = 0
+        self.number = 0
         self._to_dump_again = False
         self._resume_at: float | None = None
         self._paused: list[Standstill] = []
@@ -76,8 +76,8 @@ class Commander:
     def dump(self, mode: str | None = None) -> None:
         """Ask for a dump of any kind."""
         rng = self._rng
-        dump_id = f"d{self._number}"
-        self._number += 1
+        dump_id = f"d{self.number}"
+        self.number += 1
         table = self._source.tables[rng.choice(self._tables)]
         choice = rng.random()
         ask: dict[str, Any] = {"tables": (table.name,)}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import ClassVar
@@ -39,6 +39,12 @@ class Collector(threading.Thread):
         super().__init__(daemon=True)
         self._path = path
         self._stopping = threading.Event()
+        self._log: EventLog | None = None
+        self.lock = threading.Lock()
+        """It does not read while another has it."""
+        self.count = 0
+        self.forgotten: set[int] = set()
+        """Offsets of records that the log lost when it was put back."""
         self.records: list[Change] = []
         self.xids: set[int] = set()
         self.chunks: dict[str, ChunkMeta] = {}
@@ -53,12 +59,10 @@ class Collector(threading.Thread):
                 time.sleep(0.01)
             if self._stopping.is_set():
                 return
-            log = EventLog.open(self._path)
             while not self._stopping.wait(0.03):
-                with contextlib.suppress(
-                    StorageError
-                ):  # the store restarts; a consumer tries again
-                    self.read(log)
+                with self.lock, contextlib.suppress(StorageError):  # the store restarts
+                    self._log = self._log or EventLog.open(self._path)
+                    self.read(self._log)
         except BaseException as failure:  # noqa: BLE001 - raised by stop
             self.failure = failure
 
@@ -79,7 +83,24 @@ class Collector(threading.Thread):
             records = read_event_log(log, self.next, end)
             self.records += records
             self.xids.update(record.xid for record in records)
+            self.count += len(records)
             self.next = end
+
+    def rewind(self, end: int) -> None:
+        """The log was put back and ends there. To be called with the lock."""
+        self.forgotten |= {record.offset for record in self.records if record.offset >= end}
+        self.records = [record for record in self.records if record.offset < end]
+        self.xids = {record.xid for record in self.records}
+        kept = {name for name, chunk in self.placed.items() if chunk.first < end}
+        self.placed = {name: self.placed[name] for name in kept}
+        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name in kept}
+        self.next, self._log = end, None
+
+    def drop(self, is_dropped: Callable[[str], bool]) -> None:
+        """Forget what tables have that are judged apart."""
+        self.records = [record for record in self.records if not is_dropped(record.table)]
+        self.chunks = {k: chunk for k, chunk in self.chunks.items() if not is_dropped(chunk.table)}
+        self.placed = {k: v for k, v in self.placed.items() if not is_dropped(v.meta.table)}
 
     @property
     def refetch(self) -> list[PlacedChunk]:

@@ -26,7 +26,13 @@ from tests.support.oracle.dumps import (
     check_chunks,
     check_standstills,
 )
-from tests.support.oracle.history import HistoryError, SourceHistory, TableDump, check_audit
+from tests.support.oracle.history import (
+    HistoryError,
+    LeftOut,
+    SourceHistory,
+    TableDump,
+    check_audit,
+)
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import OracleWorkload
@@ -62,6 +68,9 @@ class Run:
         self.name = f"history_{spec.seed}_{directory.name[-6:]}".lower().replace("-", "_")
         self.captures: list[CaptureProcess] = []
         self.died_at: list[str] = []
+        self.rolled_back: set[str] = set()
+        """Dumps that a state which was put back does not know as done, or not at all."""
+        self.left_out: list[LeftOut] = []
         self._failpoints = list(spec.failpoints)
         self.rng.shuffle(self._failpoints)
         self.events: list[str] = []
@@ -297,8 +306,9 @@ class Run:
         placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)
         blocking = {dump["dump_id"] for dump in self.dumps if dump["mode"] == "blocking"}
         rules = ChunkRules(placed, self.commander.asked, source.place, source.sight, blocking)
+        rules.read_again = self.rolled_back
         history = SourceHistory(truth, collector.records, collector.begin, source.same, rules)
-        history.refetch = collector.refetch
+        history.refetch, history.left_out = collector.refetch, self.left_out
         history.check_order()
         self._check_stable(config, collector)
         rows = {table.name: source.rows(table) for table in source.tables.values()}
@@ -306,7 +316,7 @@ class Run:
         for dump in self._completed():
             history.check_replay(dump, rows[dump.table])
             checked += 1
-        metas = collector.chunks.values()
+        metas = [c for c in collector.chunks.values() if c.dump_id not in self.rolled_back]
         chunks = check_chunks(metas, self.commander.asked, source.place, blocking)
         still = check_standstills(metas, self.commander.standstills, source.begun)
         unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REFETCH}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.history_engine import EngineRun
+from tests.e2e.history_restores import OPERATORS, RestoreRun
 from tests.e2e.history_run import NothingShownError, Run, run, shrunk
 from tests.e2e.history_spec import ELSEWHERE, FAILPOINTS, Spec, failpoints_in_source, random_spec
 from tests.support.oracle.history import HistoryError
@@ -124,6 +125,34 @@ def test_event_log_is_a_true_history(
     server: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     holds(SHORT[server][name], request.getfixturevalue(server), tmp_path)
+
+
+OPERATED = Spec(31, 0.0, writers=1, commands=(), blocking=False, mix=Mix(bulk=False, ddl=False))
+"""Faults of operators; each restore is of a second or two."""
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("server", "faults"),
+    [
+        ("oracle_mysql80", ("restore log", "leave tables out")),
+        pytest.param("oracle16", OPERATORS[:-1], marks=pytest.mark.thorough),
+        pytest.param("oracle16", ("new table", "new table"), marks=pytest.mark.thorough),
+        pytest.param("oracle_mysql80", OPERATORS, marks=pytest.mark.thorough),
+        pytest.param("oracle_mariadb1011", OPERATORS, marks=pytest.mark.thorough),
+        pytest.param("oracle_mysql80_minimal", OPERATORS[:-1], marks=pytest.mark.thorough),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(len(value)),
+)
+def test_event_log_is_a_true_history_whatever_operators_do(
+    server: str, faults: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source: OracleSource = request.getfixturevalue(server)
+    spec = replace(OPERATED, faults=faults)
+    done = run(spec, source, tmp_path / "history", RestoreRun)
+    assert isinstance(done, RestoreRun)
+    assert done.struck == list(faults)
 
 
 @pytest.mark.integration

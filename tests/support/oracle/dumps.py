@@ -119,6 +119,7 @@ class ChunkRules:
     blocking: Collection[str] = ()
     superseded: int = 0
     checked: int = 0
+    read_again: Collection[str] = ()
     _at: int = 0
     _touches: dict[tuple[str, Key], list[int]] = field(default_factory=dict)
     _truncates: dict[str, list[int]] = field(default_factory=dict)
@@ -159,7 +160,7 @@ class ChunkRules:
                 [key],
             )
         asked = self.asked.get(meta.dump_id)
-        if meta.dump_id != REFETCH and not (asked and asked.lists):
+        if meta.dump_id not in (REFETCH, *self.read_again) and not (asked and asked.lists):
             attempt = meta.low_watermark if meta.dump_id in self.blocking else ""
             place = (meta.dump_id, meta.table, attempt, key)
             self._rows[place] += 1

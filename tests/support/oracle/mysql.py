@@ -87,6 +87,9 @@ class MySqlOracle:
     def prepare(self, config: Config) -> None:
         """Nothing: a binlog has no publication."""
 
+    def run(self, statement: str) -> None:
+        self.server.execute(statement)
+
     def strike(self, fault: str, rng: random.Random) -> None:
         if fault == "restart":
             self.server.restart()

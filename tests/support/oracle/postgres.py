@@ -87,6 +87,10 @@ class PostgresOracle:
                 for statement in statements:
                     connection.execute(statement.encode())
 
+    def run(self, statement: str) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
     def strike(self, fault: str, rng: random.Random) -> None:
         if fault == "restart":
             self.server.restart(mode="immediate")

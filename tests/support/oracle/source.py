@@ -55,6 +55,10 @@ class OracleSource(Protocol):
         """What the owner does where Tidelog may write nothing."""
         ...
 
+    def run(self, statement: str) -> None:
+        """Have it done, and committed."""
+        ...
+
     def strike(self, fault: str, rng: random.Random) -> None: ...
 
     def promote(self, rng: random.Random) -> str:

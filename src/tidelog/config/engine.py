@@ -31,8 +31,8 @@ class EngineSection(Section):
     concurrent_coroutines: int = Field(
         default=64,
         ge=1,
-        description="With `consume_records_async` and a consumer that is a coroutine function "
-        "(`async def`): so many of its coroutines at once.",
+        description="Where transforms, or with `consume_records_async` the consumer, are coroutine "
+        "functions (`async def`): so many of their coroutines at once.",
     )
     consume_records_async: bool = Field(
         default=False, description="Call the consumer of single events in parallel."

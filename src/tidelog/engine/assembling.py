@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.engine.callables import is_coroutine_function, refuse_coroutine_function
+from tidelog.engine.callables import (
+    is_awaited_transform,
+    is_coroutine_function,
+    refuse_coroutine_function,
+)
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
@@ -63,7 +67,7 @@ def assemble(
     """An engine over any connector, in the mode that the arguments choose.
 
     ``on_spark`` makes workers on executors: nothing is known of Spark here. ``event_loop`` is for
-    coroutines of the consumer.
+    coroutines of the consumer and of transforms.
 
     Raises:
         ConfigError: they do not go together.
@@ -72,18 +76,25 @@ def assemble(
     if sum(each is not None for each in takers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
     consumer_loop: ConsumerLoop | None = None
-    if is_coroutine_function(consumer) or is_coroutine_function(change_consumer):
-        if consume_records_async and options.record_processing_on != "threads":
+    awaited = is_coroutine_function(consumer) or is_coroutine_function(change_consumer)
+    prepares = any(map(is_awaited_transform, transforms))
+    if awaited or prepares:
+        if (prepares or consume_records_async) and options.record_processing_on != "threads":
             raise ConfigError(
-                "a consumer that is a coroutine function runs on an event loop of this process: "
-                f"with record_processing_on: {options.record_processing_on} and "
-                "consume_records_async give an ordinary function"
+                f"a {'transform' if prepares else 'consumer'} that is a coroutine function runs on "
+                f"an event loop of this process: with record_processing_on: "
+                f"{options.record_processing_on}{'' if prepares else ' and consume_records_async'} "
+                "give an ordinary function"
             )
-        consumer_loop = ConsumerLoop(event_loop)
-        consumer = consumer and consumer_loop.as_function(consumer)
-        change_consumer = change_consumer and consumer_loop.as_function(change_consumer)
+        consumer_loop = ConsumerLoop(event_loop, in_pool=prepares or consume_records_async)
+        if awaited:
+            consumer = consumer and consumer_loop.as_function(consumer)
+            change_consumer = change_consumer and consumer_loop.as_function(change_consumer)
+        transforms = [consumer_loop.as_transform(each) for each in transforms]
     elif event_loop is not None:
-        raise ConfigError("event_loop is for a consumer that is a coroutine function: async def")
+        raise ConfigError(
+            "event_loop is for a consumer or a transform that is a coroutine function: async def"
+        )
     functions: dict[str, Any] = {
         "consumer": consumer,
         "change_consumer": change_consumer,
@@ -91,7 +102,7 @@ def assemble(
         "on_connector": on_connector,
         "on_completion": on_completion,
     }
-    for name, each in [*functions.items(), *(("transforms", each) for each in transforms)]:
+    for name, each in functions.items():
         refuse_coroutine_function(name, each)
     if consume_records_async and consumer is None:
         raise ConfigError(

@@ -28,6 +28,16 @@ def is_coroutine_function(given: Any) -> bool:
     return any(map(inspect.iscoroutinefunction, _forms(given)))
 
 
+def is_asynchronous_generator_function(given: Any) -> bool:
+    """``async def`` with ``yield``, in the forms of `is_coroutine_function`."""
+    return any(map(inspect.isasyncgenfunction, _forms(given)))
+
+
+def is_awaited_transform(given: Any) -> bool:
+    """Does a transform work on an event loop?"""
+    return is_coroutine_function(given) or is_asynchronous_generator_function(given)
+
+
 def refuse_coroutine_function(name: str, given: Any) -> None:
     """Raises ConfigError if a call of ``given``, the argument ``name``, would only make a coroutine
     or a generator.
@@ -35,17 +45,22 @@ def refuse_coroutine_function(name: str, given: Any) -> None:
     if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
             f"{name}: a coroutine or generator function, which does nothing when it is called: "
-            "give an ordinary function (a consumer may be a coroutine function: async def)"
+            "give an ordinary function (consumers and transforms may be coroutine functions)"
         )
 
 
 def refuse_coroutine(returned: Any) -> None:
     """Raises WorkNotDoneError if ``returned`` is what somebody would have to await or to run."""
-    if (
-        inspect.isawaitable(returned)
-        or inspect.isasyncgen(returned)
-        or inspect.isgenerator(returned)
-    ):
+    _refuse(returned, inspect.isgenerator(returned))
+
+
+def refuse_awaitable(returned: Any) -> None:
+    """As `refuse_coroutine`, where generators are read."""
+    _refuse(returned, False)
+
+
+def _refuse(returned: Any, also: bool) -> None:
+    if also or inspect.isawaitable(returned) or inspect.isasyncgen(returned):
         if inspect.iscoroutine(returned):
             returned.close()
         raise WorkNotDoneError("returned a coroutine or a generator, which nobody runs")

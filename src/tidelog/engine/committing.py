@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tidelog.engine.contexts import Clock
+from tidelog.engine.event_batches import Share
 from tidelog.engine.events import Event, Events
 from tidelog.engine.offsets import DoneInOrder
 from tidelog.engine.options import EngineOptions
@@ -35,6 +36,7 @@ class TaskCommitter:
         self._fenced = False
         self._writing = False
         self._committed: int | None = None
+        self._shares: dict[int, set[int]] = {}  # of events of which several were made
         self.below = 0
         """Every event of a lower number is done: told by who consumes in order, without the lock,
         which would cost as much as all else that is done for an event.
@@ -72,11 +74,18 @@ class TaskCommitter:
     def mark_processed(
         self, done: Event | Message | Events | Sequence[Event | Message | Events]
     ) -> None:
-        ranges = _ranges(done)
+        ranges, shares = _ranges(done)
         with self._lock:
-            if not self._fenced:
-                for start, stop in ranges:
-                    self._done.done(start, stop)
+            if self._fenced:
+                return
+            for start, stop in ranges:
+                self._done.done(start, stop)
+            for number, (which, count) in shares:
+                marked = self._shares.setdefault(number, set())
+                marked.add(which)
+                if len(marked) == count:  # all that were made of it
+                    del self._shares[number]
+                    self._done.done(number, number + 1)
 
     def mark_batch_finished(self) -> None:
         with self._lock:
@@ -130,23 +139,27 @@ class TaskCommitter:
 
 def _ranges(
     done: Event | Message | Events | Sequence[Event | Message | Events],
-) -> list[tuple[int, int]]:
-    if isinstance(done, Message):
-        done = done.event
-    if isinstance(done, Event):
-        return [(done.number, done.number + 1)]
-    if isinstance(done, Events):
-        return [(part.first, part.first + len(part)) for part in done.parts]
+) -> tuple[list[tuple[int, int]], list[tuple[int, Share]]]:
+    """Numbers of events, as ranges; and which shares of which events."""
     found: list[tuple[int, int]] = []
+    shares: list[tuple[int, Share]] = []
     start = stop = -1
-    for each in done:
+    for each in [done] if isinstance(done, (Event, Message, Events)) else done:
         if isinstance(each, Events):
-            found += _ranges(each)
+            for part in each.parts:
+                if part.share is None:
+                    found.append((part.first, part.first + len(part)))
+                else:
+                    shares.append((part.first, part.share))
             continue
-        number = (each.event if isinstance(each, Message) else each).number
+        event = each.event if isinstance(each, Message) else each
+        share, number = event.share, event.number
+        if share is not None:
+            shares.append((number, share))
+            continue
         if number != stop:
             if start >= 0:
                 found.append((start, stop))
             start = number
         stop = number + 1
-    return [*found, (start, stop)] if start >= 0 else found
+    return [*found, (start, stop)] if start >= 0 else found, shares

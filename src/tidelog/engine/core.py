@@ -100,7 +100,7 @@ class EngineCore:
         self._failure: BaseException | None = None
         self._retries = Retries(options, self._stopping)
         threads = options.record_processing_threads
-        if consumer_loop is not None and options.order != "total":
+        if consumer_loop is not None and consumer_loop.in_pool:
             threads = options.concurrent_coroutines  # each waits for one
         self._pool = ThreadPool(threads, self._mark_thread)
         self._tasks: list[RunningTask] = []

@@ -29,6 +29,10 @@ _FLAT: Final = (
 )
 
 
+Share = tuple[int, int]
+"""Which one, from 0, of how many a transform made of one event."""
+
+
 def event_schema(row: pa.StructType) -> pa.Schema:
     """The columns of an `EventBatch` of a table whose rows are ``row``."""
     op, version, *rest = _FLAT
@@ -58,6 +62,7 @@ class EventBatch:
         self._rows: int = data.num_rows
         self._whole: EventBatch = self
         self._at = 0
+        self.share: Share | None = None
         self._lists: dict[str, list[Any]] = {}
         self._versions: npt.NDArray[np.int64] | None = None
 
@@ -86,6 +91,7 @@ class EventBatch:
         part.schema, part.origin, part.first = self.schema, self.origin, self.first + start
         part._data, part._rows = None, max(0, min(stop, self._rows) - start)
         part._whole, part._at = self._whole, self._at + start
+        part.share = self.share
         return part
 
     def _goes_on_with(self, other: EventBatch) -> bool:
@@ -144,7 +150,8 @@ def runs(parts: Iterable[EventBatch]) -> Iterator[EventBatch]:
     run: list[EventBatch] = []
     due: tuple[SourceId, int, int] | None = None
     for part in parts:
-        if run and (part.origin, part.schema.schema_id, part.first) != due:
+        shared = run and (part.share or run[-1].share)
+        if shared or (run and (part.origin, part.schema.schema_id, part.first) != due):
             yield _joined(run)
             run = []
         run.append(part)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, overload
 
 import pyarrow as pa
 
-from tidelog.engine.event_batches import EventBatch, gathered, runs
+from tidelog.engine.event_batches import EventBatch, Share, gathered, runs
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -155,6 +155,17 @@ class Event:
         return self._batch.first + self._row
 
     @property
+    def share(self) -> Share | None:
+        """Of several that a transform made of one event: which one, and of how many."""
+        return self._batch.share
+
+    def as_share(self, share: Share) -> Event:
+        """This event as one of several that were made of one."""
+        batch = self._batch.slice(self._row, self._row + 1)
+        batch.share = share
+        return Event(batch, 0, self._changed)
+
+    @property
     def replaced(self) -> Mapping[str, Any] | None:
         """The images that `replace` gave it; None: it is as it was polled."""
         return self._changed
@@ -201,7 +212,9 @@ class Event:
             data = _with(data, name, image)
         if self._changed is not None:
             data = _with(data, "missing", self.missing or None)
-        return EventBatch(self.schema, self.source, data, self.number)
+        batch = EventBatch(self.schema, self.source, data, self.number)
+        batch.share = self.share
+        return batch
 
     def __repr__(self) -> str:
         # No values: it ends up in logs.

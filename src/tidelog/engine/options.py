@@ -41,7 +41,8 @@ class EngineOptions:
             consumed in parallel, consumes.
         record_processing_on: ``threads``, or ``processes``: as many as threads; ``spark``: as many
             tasks at once.
-        concurrent_coroutines: of a consumer that is a coroutine function and called in parallel.
+        concurrent_coroutines: of transforms that are coroutine functions, and of such a consumer
+            that is called in parallel.
         order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
             keys at once; ``none``: in any order. The last two need a per-record consumer.
         task_management_timeout_ms: for all tasks to start; again for all of them to stop.

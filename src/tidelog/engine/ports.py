@@ -12,8 +12,11 @@ from tidelog.engine.events import Event, Events
 
 T = TypeVar("T")
 
-Transform = Callable[[Event], Event | None]
-"""Gives the event, another made with `Event.replace`, or None: it is left out."""
+Transform = Callable[[Event], Any]
+"""Gives the event, another made of it with `Event.replace`, several of these (any iterable, also a
+generator), or None: it is left out. A coroutine function is awaited, an asynchronous generator read
+to its end.
+"""
 
 
 class Message(NamedTuple):  # there is one for each event: a dataclass takes four times as long

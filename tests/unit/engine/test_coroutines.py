@@ -65,11 +65,11 @@ GENERATORS = [asynchronous_generator, generator]
     ("name", "function"),
     [
         *product(("consumer", "change_consumer"), GENERATORS),  # coroutines of theirs are awaited
-        *product(("transforms", "on_connector", "on_completion"), WORKS_LATER),
+        *product(("on_connector", "on_completion"), WORKS_LATER),
     ],
 )
 def test_a_function_that_works_later_is_refused(tmp_path: Path, name: str, function: Any) -> None:
-    given: dict[str, Any] = {name: [function] if name == "transforms" else function}
+    given: dict[str, Any] = {name: function}
     if name not in ("consumer", "change_consumer"):
         given["consumer"] = print
     with pytest.raises(ConfigError, match=f"{name}: a coroutine or generator function"):
@@ -90,6 +90,8 @@ def test_a_processor_whose_method_is_a_coroutine_function_is_refused(tmp_path: P
 def test_a_returned_coroutine_ends_the_engine_and_is_not_committed(
     tmp_path: Path, mode: str, later: Any, tolerant: bool
 ) -> None:
+    if mode == "transform" and later is generator:
+        return  # a transform's generator is read: tests/unit/engine/test_transforms.py
     orders_log(tmp_path, [0, 1, 2])
     given: dict[str, Any] = {"consumer": lambda event: later(event)}
     if mode == "batch":
@@ -299,6 +301,7 @@ def test_coroutines_run_on_the_programs_loop_and_run_does_not_block_it(tmp_path:
     ("given", "told"),
     [
         ({"consumer": coroutine, "consume_records_async": True}, "give an ordinary function"),
+        ({"consumer": print, "transforms": [asynchronous_generator]}, "a transform that is a"),
         ({"consumer": print, "event_loop": object()}, "event_loop is for"),
     ],
 )

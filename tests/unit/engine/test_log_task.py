@@ -132,6 +132,39 @@ def test_a_new_task_begins_behind_what_retention_took_while_it_started(
         assert ids_of(task) == [2]
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["log", "own store"])
+@pytest.mark.parametrize("starting", ["earliest", "latest", "an offset"])
+def test_a_name_without_progress_begins_where_it_is_told_and_goes_on_afterwards(
+    tmp_path: Path, starting: str, own: bool
+) -> None:
+    built = orders_log(tmp_path, range(3))
+    kept: dict[str, StoredOffset] = {}
+
+    class Offsets:
+        read, write = kept.get, kept.__setitem__
+
+    given: dict[str, Any] = {"offsets": Offsets()} if own else {}
+    offset = versions(tmp_path)[1] if starting == "an offset" else starting
+    first = started(tmp_path, starting_offset=offset, **given)
+    built.insert(built.table("public.more", COLUMNS), "3", "note")
+    built.flush()
+    expected = {"earliest": [0, 1, 2, 3], "latest": [3], "an offset": [1, 2, 3]}[starting]
+    # It crashes before anything is committed: what came behind its start is not passed over.
+    assert ids_of(started(tmp_path, starting_offset=offset, **given)) == expected
+    assert ids_of(first) == expected
+    first.commit(built.writer.next_offset)
+    assert ids_of(started(tmp_path, starting_offset="earliest", **given)) == []
+
+
+def test_a_starting_offset_that_retention_took_is_told(tmp_path: Path) -> None:
+    built = orders_log(tmp_path, [0])
+    built.insert(built.table("public.others", COLUMNS), "1", "note")
+    built.flush()
+    EventLogMaintenance(tmp_path).retain(0, hard_cap_age_s=0, now_ms=4_000_000_000_000)
+    with pytest.raises(OffsetGoneError):
+        started(tmp_path, starting_offset=0)
+
+
 class Book:
     """A program that stores its offsets with its data, at once."""
 

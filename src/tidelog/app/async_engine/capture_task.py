@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidelog.app.async_engine.log_task import LogTask, OffsetStore
+from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
 from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
 from tidelog.config import Config
@@ -37,12 +37,18 @@ class CaptureTask:
         batch_size: int,
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
+        starting_offset: StartingOffset = "earliest",
     ) -> None:
         self.name = name
         self.capture = Capture(config)
         self._path = log_place(config)
         self._reader = LogTask(
-            self._path, name, batch_size=batch_size, offsets=offsets, steps=steps
+            self._path,
+            name,
+            batch_size=batch_size,
+            offsets=offsets,
+            steps=steps,
+            starting_offset=starting_offset,
         )
         self._stop = threading.Event()
         self._ready = False

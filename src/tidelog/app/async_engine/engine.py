@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidelog.app.async_engine.capture_task import CaptureTask
-from tidelog.app.async_engine.log_task import OffsetStore
+from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
@@ -64,13 +64,18 @@ class AsyncEngine:
         record_processor: takes over the whole chain: an object, or what makes one.
         format: of messages, which take the place of events; None: typed events.
         transforms: steps, as an output of the configuration has them, which are done on batches as
-            they are polled; behind them functions, called with each event, in the pool.
+            they are polled; behind them functions, called with each event, in the pool. They may
+            be coroutine functions, and give one event, several or none.
         on_connector: told when the connector and its task have started and stopped.
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
         name: its offset is kept under it; no other engine of this event log may have it.
         offsets: where the program keeps its offsets itself.
-        event_loop: that coroutines of the consumer run on; it must not be blocked by `run`. None:
-            the one that `arun` is awaited on, else one in a thread of the engine.
+        starting_offset: where a name without progress begins: with the oldest event that the log
+            holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
+            `Event.version`). A name with progress goes on.
+        event_loop: that coroutines of the consumer and of transforms run on; it must not be
+            blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
+            engine.
         retry_on: classes of errors of the program's functions that are tried again, as
             ConnectionError and TimeoutError are.
         options: those of the configuration's section ``engine``, before what stands there.
@@ -92,6 +97,7 @@ class AsyncEngine:
         on_completion: OnCompletion | None = None,
         name: str = "engine",
         offsets: OffsetStore | None = None,
+        starting_offset: StartingOffset = "earliest",
         event_loop: asyncio.AbstractEventLoop | None = None,
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
         **options: Any,
@@ -103,6 +109,7 @@ class AsyncEngine:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
         for method in () if offsets is None else (offsets.read, offsets.write):
             refuse_coroutine_function("offsets", method)
+        _check_starting_offset(starting_offset, self.config)
         steps, functions = split(transforms)
         to = routes(steps)
         if to and format is None:
@@ -117,6 +124,7 @@ class AsyncEngine:
                 batch_size=batch_size,
                 offsets=offsets,
                 steps=steps,
+                starting_offset=starting_offset,
             )
             for database, config in of_each_database(self.config).items()
         }
@@ -265,6 +273,19 @@ class CaptureConnector:
         return self._tasks
 
     def stop(self) -> None: ...
+
+
+def _check_starting_offset(given: StartingOffset, config: Config) -> None:
+    number = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    if not number and given not in ("earliest", "latest"):
+        raise ConfigError(
+            f"starting_offset: {given!r} is none of earliest, latest and an offset of the event log"
+        )
+    if number and len(of_each_database(config)) > 1:
+        raise ConfigError(
+            "starting_offset: each of several databases has an event log of its own, in which an "
+            "offset is another place: give earliest or latest, or an engine for each database"
+        )
 
 
 def _config(given: Config | Mapping[str, Any] | str | Path) -> Config:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,19 @@ class StoredOffset:
     offset: int
 
 
+StartingOffset = Literal["earliest", "latest"] | int
+"""Where a name without progress begins: with the oldest event that the log holds, behind the newest
+one, or at this offset.
+"""
+
+
 class OffsetStore(Protocol):
     """Where a program keeps its offsets, e.g. in one transaction with what it makes of the events
-    (`Events.end`): then `write` has nothing left to do.
+    (`Events.end`): then `write` has nothing left to do, unless ``starting_offset`` is given.
     """
 
     def read(self, task: str) -> StoredOffset | None:
-        """None: it begins with the oldest event that the log holds."""
+        """None: it has no progress, and begins where ``starting_offset`` says."""
         ...
 
     def write(self, task: str, stored: StoredOffset) -> None:
@@ -62,6 +68,7 @@ class LogTask:
         batch_size: the most records that a poll gives.
         offsets: the program's own store.
         steps: what events go through before anyone sees them.
+        starting_offset: of a name without progress; one that has some goes on.
     """
 
     def __init__(
@@ -72,8 +79,10 @@ class LogTask:
         batch_size: int = 8192,
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
+        starting_offset: StartingOffset = "earliest",
     ) -> None:
         self.name = name
+        self._starting_offset = starting_offset
         self._path, self._batch_size, self._offsets = path, batch_size, offsets
         self._steps = EventSteps(steps)
         self._look_s = _LOOK_FAR_S if is_url(path) else _LOOK_S
@@ -82,18 +91,23 @@ class LogTask:
         self._reading: Iterator[pa.RecordBatch] = iter(())
         self._until = 0
         self._left: pa.RecordBatch | None = None
-        self._untouched = False  # a new name, and no event was given yet
+        self._untouched = False  # a new name at the head, and no event was given yet
 
     def start(self, cancelled: threading.Event) -> None:
-        """Raises EventLogError if there is no log, or the stored offset is of another one."""
+        """Raises EventLogError if there is no log, the stored offset is of another one, or
+        retention has taken the starting offset.
+        """
         log = EventLog.open(self._path)
         stored = self._stored(log)
-        if stored is None:
+        starting = self._starting_offset
+        if stored is None and starting == "earliest":
             self._begin_at_head(log)
+        elif stored is None:
+            # Durable at once: what is captured from here on must come, also after a crash.
+            self._begin_at(log, log.latest_offset() if starting == "latest" else int(starting))
+            self._store(log, self._next)
         else:
-            self._next = self._until = stored
-            log.segments(self._next)  # raises if retention has taken it
-            Consumers(log.storage).register(self.name, self._next)
+            self._begin_at(log, stored)
         self._log = log
 
     def poll(self, timeout_s: float) -> Events | None:
@@ -138,7 +152,9 @@ class LogTask:
         return self._stored(self._opened())
 
     def commit(self, offset: int) -> None:
-        log = self._opened()
+        self._store(self._opened(), offset)
+
+    def _store(self, log: EventLog, offset: int) -> None:
         if self._offsets is not None:
             stored = StoredOffset(log.generation, offset)
             written: object = self._offsets.write(self.name, stored)  # type: ignore[func-returns-value]
@@ -154,6 +170,11 @@ class LogTask:
     def _opened(self) -> EventLog:
         assert self._log is not None, "start first"
         return self._log
+
+    def _begin_at(self, log: EventLog, offset: int) -> None:
+        self._next = self._until = offset
+        log.segments(offset)  # raises if retention has taken it
+        Consumers(log.storage).register(self.name, offset)
 
     def _begin_at_head(self, log: EventLog) -> None:
         """A new name begins with the oldest event that there is."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
+from tidelog.engine.callables import WorkNotDoneError, refuse_awaitable, refuse_coroutine
 from tidelog.engine.events import Event, Events
 from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
@@ -43,8 +43,7 @@ class ProcessorChain:
         """The events that the transforms leave, in order."""
         if not self.transforms:
             return list(events)
-        changed = (self._through(event) for event in events)
-        return [event for event in changed if event is not None]
+        return [made for event in events for made in self._through(event)]
 
     def prepared(
         self, events: Sequence[Event], end: int, generation: str
@@ -147,10 +146,10 @@ class ProcessorChain:
         for given in lane:
             if stopping.is_set():
                 raise StoppingError("between two events")
-            each: Event | Message | None = given
+            made: Sequence[Event | Message] = (given,)
             if self.transforms:
-                each = self._through(_event(given))
-            if each is not None:
+                made = self._through(_event(given))
+            for each in made:
                 try:
                     returned: Any = consumer(each)
                     if returned is not None:
@@ -179,32 +178,49 @@ class ProcessorChain:
         except Exception as error:
             raise _told("the serializer", error, left) from error
 
-    def _through(self, event: Event) -> Event | None:
-        """The event after all transforms; None: one of them left it out."""
+    def _through(self, event: Event) -> list[Event]:
+        """The events that all transforms make of one."""
+        made = [event]
         for transform in self.transforms:
-            try:
-                changed = self._transformed(transform, event)
-            except ConsumerError as error:
-                if self.dead_letters is None or _is_for_all(error):
-                    raise
-                self.dead_letters.put(event, error)
-                return None
-            if changed is None:
-                return None
-            event = changed
-        return event
+            made = [after for before in made for after in self._passed(transform, before)]
+        return made if len(made) < 2 else shared(made)
 
-    def _transformed(self, transform: Transform, event: Event) -> Event | None:
+    def _passed(self, transform: Transform, event: Event) -> Sequence[Event]:
         try:
-            found: object = self.retries.call(lambda: transform(event), "transform")
-            if found is None or isinstance(found, Event):
-                return found
-            refuse_coroutine(found)
-            raise TypeError("a transform gives an Event, made with replace, or None")
+            return self._transformed(transform, event)
+        except ConsumerError as error:
+            if self.dead_letters is None or _is_for_all(error):
+                raise
+            self.dead_letters.put(event, error)
+            return ()
+
+    def _transformed(self, transform: Transform, event: Event) -> Sequence[Event]:
+        try:
+            # A generator does its work when it is read: that is tried again, too.
+            return self.retries.call(lambda: _events_from(transform(event), event), "transform")
         except StoppingError:
             raise
         except Exception as error:
             raise _told("a transform", error, [event]) from error
+
+
+def shared(made: Sequence[Event]) -> list[Event]:
+    """Several events that were made of one: it is done when all of them are."""
+    return [each.as_share((which, len(made))) for which, each in enumerate(made)]
+
+
+def _events_from(returned: Any, event: Event) -> Sequence[Event]:
+    """What a transform gave, of ``event``."""
+    if isinstance(returned, Event):
+        return (returned,)
+    if returned is None:
+        return ()
+    refuse_awaitable(returned)
+    if isinstance(returned, Iterable):
+        made: list[Any] = list(returned)
+        if all(isinstance(each, Event) and each.number == event.number for each in made):
+            return made
+    raise TypeError("a transform gives an Event, made with replace, several of these, or None")
 
 
 def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> ConsumerError:

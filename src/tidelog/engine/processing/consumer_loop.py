@@ -1,4 +1,4 @@
-"""A consumer that is a coroutine function: its coroutines run on one event loop."""
+"""Consumers and transforms that are coroutine functions: their coroutines run on one event loop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
 
-from tidelog.engine.callables import refuse_coroutine
+from tidelog.engine.callables import (
+    is_asynchronous_generator_function,
+    is_coroutine_function,
+    refuse_coroutine,
+)
+from tidelog.engine.events import Event
+from tidelog.engine.ports import Transform
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConsumerError, EngineStateError
 
 _JOIN_S: Final = 5.0
+
+_Result = tuple[Any, BaseException | None]
+"""What a coroutine returned, or what is to end the program."""
 
 
 class ConsumerLoop:
@@ -23,13 +32,17 @@ class ConsumerLoop:
 
     Args:
         loop: the program's; None: one of its own, unless `use` gives another.
+        in_pool: do threads of the pool wait for coroutines?
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None = None, *, in_pool: bool = False
+    ) -> None:
+        self.in_pool = in_pool
         self._loop = loop
         self._lock = threading.Lock()
         self._closed = False
-        self._under_way: set[Future[BaseException | None]] = set()
+        self._under_way: set[Future[_Result]] = set()
         self._thread: threading.Thread | None = None
         self._end: asyncio.Event | None = None
 
@@ -52,9 +65,21 @@ class ConsumerLoop:
                 "run would block the event loop that its consumer needs: await arun() in its place"
             )
 
-    def as_function(self, function: Callable[..., Awaitable[object]]) -> Callable[..., None]:
-        """A function that calls ``function``, and returns when its coroutine has ended."""
+    def as_function(self, function: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
+        """A function that calls ``function``, and returns what its coroutine does."""
         return lambda *given: self._run(function, given)
+
+    def as_transform(self, transform: Transform) -> Transform:
+        """The same of a transform, which may be an asynchronous generator function; others as they
+        are.
+        """
+        if is_asynchronous_generator_function(transform):
+
+            async def read(event: Event) -> list[Any]:
+                return [made async for made in transform(event)]
+
+            return self.as_function(read)
+        return self.as_function(transform) if is_coroutine_function(transform) else transform
 
     def close(self) -> None:
         """Cancel what is under way: the engine has given it up."""
@@ -67,14 +92,14 @@ class ConsumerLoop:
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join(_JOIN_S)  # one that blocks the loop is left behind: it is a daemon's
 
-    def _run(self, function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> None:
+    def _run(self, function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> Any:
         with self._lock:
             if self._closed:
                 raise StoppingError("the consumer's event loop")
             future = self._begin(function, given)
             self._under_way.add(future)
         try:
-            error = future.result()
+            returned, error = future.result()
         except CancelledError as cancelled:
             if self._closed:
                 raise StoppingError("the consumer's event loop") from cancelled
@@ -84,10 +109,11 @@ class ConsumerLoop:
                 self._under_way.discard(future)
         if error is not None:
             raise error
+        return returned
 
     def _begin(
         self, function: Callable[..., Awaitable[object]], given: Sequence[Any]
-    ) -> Future[BaseException | None]:
+    ) -> Future[_Result]:
         assert self._loop is not None, "open first"
         coroutine = _awaited(function, given)
         try:
@@ -102,12 +128,11 @@ class ConsumerLoop:
         await self._end.wait()
 
 
-async def _awaited(
-    function: Callable[..., Awaitable[object]], given: Sequence[Any]
-) -> BaseException | None:
+async def _awaited(function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> _Result:
     """What is to end the program is returned: raised here it would end the loop alone."""
     try:
-        refuse_coroutine(await function(*given))
+        returned = await function(*given)
     except (SystemExit, KeyboardInterrupt) as error:
-        return error
-    return None
+        return None, error
+    refuse_coroutine(returned)
+    return returned, None

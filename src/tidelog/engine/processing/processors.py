@@ -59,7 +59,8 @@ class BatchProcessor:
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
                 taken = chain.regrouped(events, records.end, records.generation)
-                _mark_left_out(self._committer, events, taken)
+                if len(taken) < len(events):
+                    _mark_left_out(self._committer, events, taken)
             if not taken:
                 self._committer.mark_batch_finished()
                 return
@@ -207,9 +208,26 @@ def _prepared(
 def _mark_left_out(
     committer: Committer, originals: Sequence[Event], prepared: Sequence[Event | Message]
 ) -> None:
-    if len(prepared) < len(originals):
-        kept = {(e.event if isinstance(e, Message) else e).number for e in prepared}
-        committer.mark_processed([event for event in originals if event.number not in kept])
+    """Mark what nobody consumes: events of which nothing is left, and shares that are not."""
+    if originals is prepared or (isinstance(originals, Events) and len(prepared) == len(originals)):
+        return  # no transform: each is as it was polled
+    kept: dict[int, Event] = {}
+    shares: dict[int, set[int]] = {}
+    for each in prepared:
+        event = each.event if isinstance(each, Message) else each
+        kept[event.number] = event
+        if event.share is not None:
+            shares.setdefault(event.number, set()).add(event.share[0])
+    if not shares and len(prepared) >= len(originals):
+        return  # also where a transform gave another event than it was given
+    left_out = [event for event in originals if event.number not in kept]
+    for number, which in shares.items():
+        event = kept[number]
+        _, count = event.share or (0, 1)
+        if len(which) < count:
+            left_out += [event.as_share((lost, count)) for lost in {*range(count)} - which]
+    if left_out:
+        committer.mark_processed(left_out)
 
 
 def _ends(taken: Events | list[Event | Message]) -> list[Event | Message]:

@@ -11,13 +11,13 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Lane, ProcessorChain
+from tidelog.engine.processing.chain import Lane, ProcessorChain, shared
 from tidelog.engine.processing.dead_letters import HeldLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
@@ -112,7 +112,8 @@ class WorkerChain(ProcessorChain):
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
         originals = {event.number: event for event in events}
-        return [_back(told, originals) for told in self._called(events, end, generation)]
+        back = [_back(told, originals) for told in self._called(events, end, generation)]
+        return [each for _, of_one in groupby(back, _number) for each in _shared([*of_one])]
 
     @property
     def serializes_apart(self) -> bool:
@@ -175,6 +176,20 @@ def _back(told: Told, originals: dict[int, Event]) -> Event | Message:
         return event
     key, value, headers, topic = fields
     return Message(key, value, headers, topic, event)
+
+
+def _number(each: Event | Message) -> int:
+    return each.number if isinstance(each, Event) else each.event.number
+
+
+def _shared(made: list[Event | Message]) -> Sequence[Event | Message]:
+    if len(made) < 2:
+        return made
+    events = shared([each.event if isinstance(each, Message) else each for each in made])
+    return [
+        each._replace(event=event) if isinstance(each, Message) else event
+        for each, event in zip(made, events, strict=True)
+    ]
 
 
 def read_answer(answer: bytes) -> Done:

@@ -92,7 +92,7 @@ test-newcomer-spark: venv
 
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \
-		tests/integration/iceberg tests/behaviours/outputs $(ARGS)
+		tests/integration/iceberg tests/behaviours/outputs tests/faults/outputs $(ARGS)
 
 test-versions: venv ## The core of PostgreSQL's tests on each version but 16, which `make test` runs them on
 	for version in 14 15 17 18; do \
@@ -107,7 +107,7 @@ test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources 
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)
 	$(PY) -m pytest -m "thorough and spark" $(ARGS)
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "thorough and spark" -k iceberg tests/integration/iceberg \
-		tests/integration/spark/test_frozen_leader.py $(ARGS)
+		tests/integration/spark/test_frozen_leader.py tests/faults/outputs $(ARGS)
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)

@@ -20,6 +20,7 @@ _SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>Forbidden</Message>
 _ANSWERS = {
     "busy": b"HTTP/1.1 503 Slow Down" + _END,
     "forbid": b"HTTP/1.1 403 Forbidden" + _END,
+    "full": b"HTTP/1.1 507 Insufficient Storage" + _END,
     "skew": b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
     % (len(_SKEWED), _SKEWED),
 }
@@ -35,7 +36,7 @@ class FaultyNetwork(Proxy):
     ``request``, as often as ``times`` says, or a ``share`` of these:
 
     - ``busy``: the request is answered by 503 and not forwarded.
-    - ``forbid``: the same by 403.
+    - ``forbid``, ``full``: the same by 403 and 507.
     - ``skew``: by 403 as well; the body, which a HEAD has not, says that our clock is wrong.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.

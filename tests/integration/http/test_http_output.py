@@ -148,17 +148,6 @@ def test_what_an_api_may_be_at_work_on_since_before_a_restart_is_not_sent_in_par
     assert len(api.requests()) == 1
 
 
-def test_an_api_that_fails_in_the_middle_gets_the_rest_later(
-    posted: Log, built: BuiltLog, api: HttpReceiver
-) -> None:
-    _, alive = fill(built, 3)
-    api.fail(status=503, times=6)
-    with pytest.raises(OutputError, match="does not take requests: HTTP 503"):
-        posted.bring(endpoint={"retry_for_s": 0.0})
-    posted.bring(endpoint={"retry_for_s": 30.0})
-    check(api, 180, alive)
-
-
 def test_total_order_over_tables(posted: Log, built: BuiltLog, api: HttpReceiver) -> None:
     one = built.table("public.t", {"id": "int64"})
     two = built.table("public.u", {"id": "int64"}, relation_id=2)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -87,79 +83,6 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,
     )  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("transactions", [False, True])
-def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
-    kafka: KafkaServer, tmp_path: Path, transactions: bool
-) -> None:
-    """Invariants 2 and 8, at the reader's end of a topic. Each start cuts batches differently."""
-    built = BuiltLog(tmp_path / "log")
-    expected = fill(built, 6_000)
-    topic = f"{tmp_path.name}-{{name}}"
-    seeded = random.Random(7)
-    kills = 0
-    for attempt in range(6):
-        batch_bytes = [400_000, 60_000, 150_000][attempt % 3]
-        command = [
-            sys.executable, str(Path(__file__).with_name("kafka_process.py")), built.path,
-            str(tmp_path / "state.db"), str(tmp_path / "checkpoint"), kafka.servers, topic,
-            str(transactions).lower(), str(batch_bytes),
-        ]  # fmt: skip
-        environment = dict(os.environ)
-        if attempt < 3:
-            point = ["written", "commit", "committed"][attempt % 3]
-            hit = seeded.choice([1, 2])
-            environment[failpoints.ENVIRONMENT_VARIABLE] = f"output.task.{point}:kill:{hit}"
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        ) as process:
-            assert process.stdout is not None
-            lines = []
-            for line in process.stdout:
-                lines.append(line.strip())
-                if line.startswith("ready") and attempt < 3:
-                    # The executor dies by its failpoint; the driver soon after, in the middle.
-                    timer = threading.Timer(seeded.uniform(3, 12), os.killpg, (process.pid, 9))
-                    timer.start()
-            process.wait()
-        if attempt < 3:
-            timer.cancel()
-        if "finished" in lines:
-            break
-        kills += 1
-    assert "finished" in lines
-    assert kills >= 2
-    messages = read(f"{tmp_path.name}-t", servers=kafka.servers)
-    check_order(messages)
-    assert versions(messages) == expected
-
-
-@pytest.mark.parametrize("transactions", [pytest.param(False, marks=pytest.mark.thorough), True])
-def test_a_broker_killed_in_the_middle_of_a_batch(
-    spark: Any, tmp_path: Path, transactions: bool
-) -> None:
-    built = BuiltLog(tmp_path / "log")
-    expected = fill(built, 4_000)
-    with KafkaServer() as server:
-        output = output_of(spark, built, tmp_path, server, transactions=transactions)
-        output.prepare(built.log.generation)
-        ends = [segment.next for segment in built.log.chain().segments]
-        output.write(batch_of(built.log, built.log.head_offset, ends[2]))
-        crash = threading.Thread(target=lambda: (time.sleep(0.3), server.kill(), server.start()))
-        crash.start()
-        try:
-            output.write(batch_of(built.log, ends[2], ends[-1]))
-        except OutputError:
-            crash.join()
-            output.write(batch_of(built.log, ends[2], ends[-1]))
-        crash.join()
-        output.close()
-        messages = read(f"{tmp_path.name}-t", servers=server.servers)
-    check_order(messages)
-    assert versions(messages) == expected
 
 
 @pytest.mark.parametrize("lost", ["the state store", "the state store, in part"])

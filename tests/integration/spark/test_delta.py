@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 import time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
-from tests.small_disk import grow
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
@@ -460,22 +457,6 @@ def test_infinite_times_survive(lake: Lake, built: BuiltLog) -> None:
     sent = read.option("table", "public.t").load()
     sent = sent.selectExpr("key.id", "unix_micros(after.at) a", "unix_date(after.day) d")
     assert sorted(map(tuple, stored.collect())) == sorted(map(tuple, sent.collect()))
-
-
-def test_a_full_disk_is_told_and_nothing_is_lost(
-    lake: Lake, built: BuiltLog, small_disk: Path
-) -> None:
-    table = orders(built)
-    texts = random.Random(1)
-    for number in range(10, 1010):
-        built.insert(table, str(number), texts.randbytes(3000).hex(), "1")
-    built.flush()
-    lake.path = str(small_disk / "lake")
-    with pytest.raises(OutputError, match="No space left on device"):
-        lake.run()
-    grow(small_disk)
-    lake.run()
-    assert [row[0] for row in lake.rows("public.orders")] == [*range(4), *range(10, 1010)]
 
 
 class Watched:

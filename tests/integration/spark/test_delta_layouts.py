@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -217,45 +216,6 @@ def test_a_failed_optimization_stops_nothing_and_is_tried_again(
         output.close()
     assert tries == [f"{lake.path}/public/orders"] * 2
     assert len(lake.rows("public.orders")) == 4
-
-
-def test_a_number_that_becomes_text_stops_and_goes_on_in_a_new_table(
-    lake: Lake, built: BuiltLog
-) -> None:
-    """As the message says: the table that was is moved away, and the table is dumped again, as it
-    is by itself after such an ALTER TABLE.
-    """
-    numbers = built.table("public.t", {"id": "int64", "n": "int32", "v": "text"})
-    for key, n in (("1", "0"), ("2", "-2147483648"), ("3", None)):
-        built.insert(numbers, key, n, "before")
-    built.flush()
-    run(lake)
-    built.insert(numbers, "4", "7", "just before")
-    texts = built.table("public.t", {"id": "int64", "n": "text", "v": "text"})
-    built.update(texts, "1", "changed", "after")
-    built.insert(texts, "5", "007", "after")
-    built.delete(texts, "3")
-    built.flush()
-    said = (
-        r"n of public\.t is string now and was int;.* Move the table away and dump public\.t again"
-    )
-    for _ in range(2):
-        with pytest.raises(OutputRefusedError, match=said):
-            run(lake)
-        assert lake.rows("public.t")[:2] == [(1, 0, "before"), (2, -2147483648, "before")]
-    shutil.move(f"{lake.path}/public/t", f"{lake.path}-away")
-    run(lake)
-    assert lake.rows("public.t") == [
-        (1, "changed", "after"), (4, "7", "just before"), (5, "007", "after")
-    ]  # fmt: skip
-    first = built.dump_started("public.t").first
-    built.chunk(texts, [["1", "changed", "after"], ["2", "-2147483648", "before"],
-                        ["4", "7", "just before"], ["5", "007", "after"]])  # fmt: skip
-    built.dump_completed("public.t", first)
-    run(lake)
-    assert [row[:2] for row in lake.rows("public.t")] == [
-        (1, "changed"), (2, "-2147483648"), (4, "7"), (5, "007")
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.source import register
-from tidelog.spark.queries.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -85,57 +84,6 @@ class Running:
         self.stop.set()
         self._thread.join(120)
         assert not self._thread.is_alive()
-
-
-def test_an_output_that_is_added_begins_where_the_log_begins(
-    lake: Lake, built: BuiltLog, tmp_path: Path
-) -> None:
-    table = orders(built)
-    lake.run()
-    built.insert(table, "8", "later", None)
-    end = built.flush().next
-    added = DeltaOutput(lake.spark, built.path, str(tmp_path / "added"), name="added")
-    seen: list[QueryProgress] = []
-    outputs = [lake.output(), added]
-    run_pipeline(
-        lake.spark, built.path, outputs, str(lake.root / "checkpoint"), once=True,
-        on_progress=seen.append,
-    )  # fmt: skip
-    for output in outputs:
-        output.close()
-    copy = lake.spark.read.format("delta").load(str(tmp_path / "added/public/orders"))
-    assert sorted(row["id"] for row in copy.collect()) == [0, 1, 2, 3, 8]
-    assert [row[0] for row in lake.rows("public.orders")] == [0, 1, 2, 3, 8]
-    assert {(each.output, each.end) for each in seen} == {("delta", end), ("added", end)}
-    (consumer,) = Consumers(built.log.storage).all()
-    assert consumer.outputs == {"delta": end, "added": end}
-
-
-@pytest.mark.parametrize("early", [False, True], ids=["at a batch", "at the start"])
-def test_an_output_that_is_down_holds_up_no_other(lake: Lake, built: BuiltLog, early: bool) -> None:
-    table = orders(built)
-    down = Failing("down", OutputError("the broker is down"), early=early)
-    well = lake.output()
-    with Running(lake, [down, well]) as running:
-        wait_until(lambda: down.tries > 1 and well.committed(table.table) is not None)
-        built.insert(table, "8", "later", None)
-        end = built.flush().next
-        wait_until(lambda: well.committed(table.table) == end)
-        assert down.end == 0
-        (consumer,) = Consumers(built.log.storage).all()
-        assert consumer.offset == built.log.head_offset  # retention waits for the one that is down
-        failure = consumer.delivered["down"].failure
-        assert failure is not None
-        assert failure.message == "the broker is down"
-        down.error = None
-        wait_until(lambda: down.end == end)
-    assert running.raised is None
-    (consumer,) = Consumers(built.log.storage).all()
-    for told in consumer.delivered.values():
-        assert told.records > 0
-        assert told.batch_s > 0
-        assert told.committed_ms is not None
-    well.close()
 
 
 def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(

@@ -44,6 +44,7 @@ DEFAULT_SETTINGS = {
     "log_min_messages": "warning",
 }
 
+_ANSWERING = ("ready", "standby")
 _STOP_SIGNALS = {
     "smart": signal.SIGTERM,
     "fast": signal.SIGINT,
@@ -285,7 +286,7 @@ class PostgresServer(EmbeddedServer):
             with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
                 # The file's eighth line is the server's state; a stale file has another pid.
                 lines = pid_file.read_text().splitlines()
-                return int(lines[0]) == self._process.pid and lines[7].strip() == "ready"
+                return int(lines[0]) == self._process.pid and lines[7].strip() in _ANSWERING
             return False
 
         with self.log_file.open("wb") as log:

@@ -1,0 +1,71 @@
+"""``python -m tests.faults.outputs.page`` writes docs/internals/outputs-under-faults.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.faults.outputs.cells import CELLS, CHEAP, FAULTS, NOT_RUN, OUTPUTS
+
+PAGE: Final = Path(__file__).parents[3] / "docs/internals/outputs-under-faults.md"
+_HEAD: Final = """# Outputs under faults
+
+Each kind of output is put under each fault, with real servers and file systems. Beside it the
+pipeline has a second output, to which nothing happens.
+
+- While the fault lasts, `tidelog status` says what is in the last table, and the other output gets
+  every change.
+- When it is over, the copy is equal to the source: no change is lost, no change is there twice, and
+  no key went back in time meanwhile.
+
+`tests/faults/outputs` is the suite, and makes this page: `python -m tests.faults.outputs.page`.
+`make test` runs the cells marked •, `make test-thorough` the rest. "Not run": nobody has seen it
+hold yet.
+"""
+_TITLES: Final = {
+    "postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "opensearch": "OpenSearch",
+    "kafka": "Kafka, compacted", "kafka_transactions": "Kafka, by transactions", "http": "HTTP",
+    "files": "Files", "files_s3": "Files on S3", "delta": "Delta", "iceberg": "Iceberg",
+}  # fmt: skip
+
+
+def page() -> str:
+    """The whole of it."""
+    cells = {cell.name: cell for cell in CELLS}
+    reasons: list[str] = []
+
+    def shown(output: str, fault: str) -> str:
+        reason = FAULTS[fault].impossible.get(output)
+        if reason is not None:
+            if reason not in reasons:
+                reasons.append(reason)
+            return f"[{reasons.index(reason) + 1}]"
+        cell = f"{output}-{fault}"
+        return "not run" if cell in NOT_RUN else "holds •" if cell in CHEAP else "holds"
+
+    table = [[_TITLES[output], *(shown(output, fault) for fault in FAULTS)] for output in OUTPUTS]
+    words = [
+        [FAULTS[fault].title, _TITLES[output], " or ".join(f"*{word}*" for word in found.words)]
+        for fault in FAULTS
+        for output in OUTPUTS
+        if (found := cells.get(f"{output}-{fault}")) and found.words
+    ]
+    parts = [
+        _HEAD,
+        _table(["", *(fault.title for fault in FAULTS.values())], table),
+        "\n".join(f"- [{number}] {reason}." for number, reason in enumerate(reasons, 1)),
+        "## Faults",
+        "\n".join(f"- **{each.title}**: {each.what}" for each in FAULTS.values()),
+        "## What the status says",
+        _table(["fault", "output", "what it says has in it"], words),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

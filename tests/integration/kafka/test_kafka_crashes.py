@@ -75,10 +75,10 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     made = formatter(how.pop("format", "flat"), topic=topic)
     skipped = how.pop("skipped", frozenset())
     messages = how.pop("messages", None)
-    order = how.pop("order", "key")
     delivery = Delivery(
-        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order
-    )
+        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages,
+        order=how.pop("order", "key"), steps=how.pop("steps", ()),
+    )  # fmt: skip
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,

@@ -15,6 +15,7 @@ from tests.support.kafka import KafkaServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.formatters.logical_messages import LogicalMessages
+from tidelog.spark.transforms import Step
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -75,20 +76,28 @@ def test_a_changed_key_is_told_in_debeziums_headers(
     assert told['{"id":20}', "d"] == {}
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
-    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, shared: bool
 ) -> None:
+    """Of the table's keys alone where another table shares the topic."""
+    topic = f"{tmp_path.name}-t"
+    how: dict[str, Any] = {"order": "total", "topic": topic} if shared else {}
     table = built.table("public.t", COLUMNS)
+    other = built.table("public.other", COLUMNS, relation_id=2)
+    built.insert(other, "9", "other's")
     for key in "123":
         built.insert(table, key, "a")
     built.truncate(table)
     built.insert(table, "3", "b")
     built.flush()
-    bring(output_of(spark, built, tmp_path, kafka, compact=True), built)
-    newest = {each.key: each.value for each in read(f"{tmp_path.name}-t", servers=kafka.servers)}
+    bring(output_of(spark, built, tmp_path, kafka, compact=True, **how), built)
+    newest = {each.key: each.value for each in read(topic, servers=kafka.servers)}
     assert newest['{"id":1}'] is None
     assert newest['{"id":2}'] is None
     assert newest['{"id":3}']["v"] == "b"
+    if shared:
+        assert newest['{"id":9}']["v"] == "other's"
 
 
 @pytest.mark.parametrize(("transactions", "shared"), [(False, False), (True, False), (False, True)])
@@ -233,6 +242,21 @@ def test_a_table_without_a_key_does_not_go_to_a_compacted_topic(
     built.flush()
     with pytest.raises(OutputRefusedError, match="compacted"):
         bring(output_of(spark, built, tmp_path, kafka, compact=True), built)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [Step("cast", {"id": "boolean"}), Step("drop", ["id"]), Step("mask", {"id": "0"})],
+    ids=lambda step: step.action,
+)
+def test_a_step_that_merges_keys_is_refused_for_a_compacted_topic(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, step: Step
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="keeps the last message of each key"):
+        bring(output_of(spark, built, tmp_path, kafka, compact=True, steps=(step,)), built)
 
 
 def test_topics_are_not_created_if_they_must_not_be(

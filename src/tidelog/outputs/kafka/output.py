@@ -38,6 +38,7 @@ from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, to
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
+from tidelog.spark.transforms import steps_of, target_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ class KafkaOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         topic = self.subject(table)
         other = self._topics.setdefault(topic, str(table.source))
-        if other != str(table.source) and self.delivery.order != "total":
+        if other != str(table.source) and not self._shares_topics:
             raise OutputRefusedError(
                 f"output {self.name}: {other} and {table.source} both go to topic {topic}; only "
                 "with order total may tables share one. Set `topic` with {namespace} and {name}"
@@ -131,6 +132,8 @@ class KafkaOutput(ExecutorOutput):
                 f"output {self.name}: topic {topic} is compacted, which keeps the last message of "
                 "each prefix alone: give messages_topic a topic that is not"
             )
+        if topic in self._compacted and table.schema.match_key:
+            self._check_key(table, topic)
         if topic in self._compacted and not table.key:
             raise OutputRefusedError(
                 f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
@@ -142,6 +145,22 @@ class KafkaOutput(ExecutorOutput):
                 "message; with order none that need not be its newest: use order key, or a topic "
                 "that is not compacted"
             )
+
+    def _check_key(self, table: TargetTable, topic: str) -> None:
+        """Raises OutputRefusedError if rows of several keys may have one after the steps; a step
+        python answers for itself.
+        """
+        if any(step.action == "python" for step in steps_of(self.delivery.steps, table.source)):
+            return
+        try:
+            target_table(
+                self._spark, table.schema, self.delivery.steps, self.log.source, keyed=True
+            )
+        except ConfigError as error:
+            raise OutputRefusedError(
+                f"output {self.name}: topic {topic} is compacted, which keeps the last message of "
+                f"each key. {error}"
+            ) from None
 
     def begin(self, *, again: bool) -> None:
         self._tried_before = again
@@ -192,9 +211,7 @@ class KafkaOutput(ExecutorOutput):
         for source in plan.removed:
             _, table = self._current[source]
             done = dumps[str(source)]
-            ids = None
-            if self.delivery.order == "total":
-                ids = frozenset(each.schema_id for each in self.log.schemas.versions(source))
+            ids = self._schema_ids(source) if self._shares_topics else None
             version = done.finalized_until - 1
             absent = AbsentKeys(table, self.subject(table), done.first_offset, version, ids)
             fence = None if self._lease is None else self._lease.tasks
@@ -217,7 +234,14 @@ class KafkaOutput(ExecutorOutput):
         *,
         keep_rejected: bool = True,
     ) -> KafkaWriter:
-        known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
+        known = KafkaTopics(
+            frozenset(self._compacted),
+            dict(self._max_bytes),
+            ends,
+            {str(each): self._schema_ids(each) for each in self._current if each != MESSAGES}
+            if self._shares_topics
+            else {},
+        )
         return KafkaWriter(
             self._settings,
             known,
@@ -228,6 +252,14 @@ class KafkaOutput(ExecutorOutput):
             keep_rejected=keep_rejected
             and not isinstance(self.delivery.dead_letters, StopAtRejection),
         )
+
+    @property
+    def _shares_topics(self) -> bool:
+        """May a topic have messages of several tables?"""
+        return self.delivery.order == "total"
+
+    def _schema_ids(self, table: TableName) -> frozenset[int]:
+        return frozenset(each.schema_id for each in self.log.schemas.versions(table))
 
     def close(self) -> None:
         self._admin = None

@@ -157,8 +157,10 @@ class TopicTail:
         told = np.sort(np.concatenate(all_of)) if each else None
         return AlreadyWritten(sorted_hashes[last], sorted_ranks[last], exact, told)
 
-    def live_keys(self, topic: str) -> list[bytes]:
-        """Keys whose newest message in ``topic`` has a value: all of it is read."""
+    def live_keys(self, topic: str, schema_ids: Collection[int] | None = None) -> list[bytes]:
+        """Keys whose newest message in ``topic`` has a value and, if they are given, the schema of
+        ``schema_ids``: all of it is read.
+        """
         live: dict[bytes, None] = {}
         try:
             for partition, low, high in self._bounds(topic):
@@ -167,7 +169,7 @@ class TopicTail:
                         key = message.key()
                         if key is None:
                             continue
-                        if message.value() is None:
+                        if message.value() is None or not _is_of(message, schema_ids):
                             live.pop(key, None)
                         else:
                             live[key] = None
@@ -219,8 +221,7 @@ class TopicTail:
                 key = message.key()
                 if key is None or _version(message) is None:
                     continue
-                mine = schema_ids is None or _number(message, SCHEMA_HEADER) in schema_ids
-                if message.value() is None or not mine:
+                if message.value() is None or not _is_of(message, schema_ids):
                     live.pop(key, None)
                 else:
                     live[key] = None
@@ -315,6 +316,11 @@ def _consumer(settings: Mapping[str, Any], isolation: str) -> Consumer:
         },
         logger=librdkafka_log,
     )
+
+
+def _is_of(message: Message, schema_ids: Collection[int] | None) -> bool:
+    """Was it written by one of these schemas, if they are given?"""
+    return schema_ids is None or _number(message, SCHEMA_HEADER) in schema_ids
 
 
 def _version(message: Message) -> int | None:

@@ -47,11 +47,13 @@ class KafkaTopics:
         ends: by topic and partition, where it ended before the batch's tasks began: what an earlier
             try left stands before. A topic that is not named holds nothing of the batch. None:
             unknown, or tasks may have been tried without a trace.
+        schema_ids: of all versions of a table, by its name, where tables may share a topic.
     """
 
     compacted: frozenset[str] = frozenset()
     max_message_bytes: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, Mapping[int, int]] | None = None
+    schema_ids: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def limit(self, topic: str) -> int:
         return self.max_message_bytes.get(topic, _MAX_BYTES)
@@ -123,7 +125,7 @@ class KafkaWriter(Writer):
             topic = topic_name(wanted)
             self._tables[topic] = table.name
             if topic in self._topics.compacted and messages.column("key").null_count:
-                self._write_compacted(sender, topic, messages)
+                self._write_compacted(sender, table, topic, messages)
             else:
                 self._write(sender, topic, messages)
         return self._rejections()
@@ -169,10 +171,13 @@ class KafkaWriter(Writer):
                 self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
             start = at + 1
 
-    def _write_compacted(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
+    def _write_compacted(
+        self, sender: KafkaSender, table: TargetTable, topic: str, messages: pa.RecordBatch
+    ) -> None:
         """A compacted topic takes no message without a key: a truncate becomes a tombstone of each
-        key that is there.
+        key of the table that is there.
         """
+        schema_ids = self._topics.schema_ids.get(str(table.source))
         without = np.flatnonzero(messages.column("key").is_null().to_numpy(zero_copy_only=False))
         start = 0
         for at in [*without.tolist(), messages.num_rows]:
@@ -181,7 +186,7 @@ class KafkaWriter(Writer):
             if at < messages.num_rows:
                 sender.flush()
                 version = messages.column("version")[at].as_py()
-                keys = self._reader().live_keys(topic)
+                keys = self._reader().live_keys(topic, schema_ids)
                 self._write(sender, topic, _tombstones(topic, keys, version))
             start = at + 1
 

@@ -12,6 +12,7 @@ from tidelog import (
     Committer,
     Event,
     Events,
+    EventStream,
     Happened,
     Message,
     OffsetStore,
@@ -31,7 +32,8 @@ What a program meets that [takes change events](../how-to/embed.md#change-events
 `tidelog.testing`, and `EventBatch`, which is not made by programs.
 """
 SHOWN = (
-    *(AsyncEngine, Event, Events, EventBatch, Message, Committer, OffsetStore, StoredOffset),
+    *(AsyncEngine, EventStream, Event, Events, EventBatch, Message, Committer),
+    *(OffsetStore, StoredOffset),
     *(Serializer, RecordProcessor, RecordService, Happened, TestingEngine),
 )
 

@@ -24,6 +24,7 @@ __all__ = [
     "Engine",
     "EngineState",
     "Event",
+    "EventStream",
     "Events",
     "ExecuteSnapshot",
     "ExecutorSection",
@@ -81,6 +82,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tidelog.app.async_engine.engine import AsyncEngine
+    from tidelog.app.async_engine.event_stream import EventStream
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
     from tidelog.app.capture.group import CaptureGroup
     from tidelog.app.capture.group import CaptureGroup as Engine
@@ -166,6 +168,7 @@ else:
         "LogMessage": ("tidelog.control.commands", "LogMessage"),
         "Message": ("tidelog.engine.ports", "Message"),
         "Notification": ("tidelog.capture.notifications", "Notification"),
+        "EventStream": ("tidelog.app.async_engine.event_stream", "EventStream"),
         "OffsetStore": ("tidelog.app.async_engine.log_task", "OffsetStore"),
         "Outcome": ("tidelog.control.mailbox", "Outcome"),
         "Output": ("tidelog.ports", "Output"),

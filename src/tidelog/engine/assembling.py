@@ -14,7 +14,7 @@ from tidelog.engine.callables import (
     is_coroutine_function,
     refuse_coroutine_function,
 )
-from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.committing import MOST_OPEN_BATCHES, TaskCommitter
 from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
@@ -63,11 +63,13 @@ def assemble(
     clock: Clock = time.monotonic,
     on_spark: MakeWorkers = _no_spark,
     event_loop: asyncio.AbstractEventLoop | None = None,
+    most_open_batches: int = MOST_OPEN_BATCHES,
 ) -> EngineCore:
     """An engine over any connector, in the mode that the arguments choose.
 
     ``on_spark`` makes workers on executors: nothing is known of Spark here. ``event_loop`` is for
-    coroutines of the consumer and of transforms.
+    coroutines of the consumer and of transforms. At most ``most_open_batches`` are polled, but not
+    done.
 
     Raises:
         ConfigError: they do not go together.
@@ -136,6 +138,7 @@ def assemble(
         retries: Retries,
         stopping: threading.Event,
     ) -> Processes:
+        committer.most_open_batches = most_open_batches
         if record_processor is not None:
             processor = _made(record_processor)
             if any(each is processor for each in made):

@@ -30,6 +30,7 @@ class TaskCommitter:
         self._clock = clock
         self._periodic = options.offset_commit_policy == "periodic"
         self._interval_s = options.offset_commit_interval_ms / 1000
+        self.most_open_batches = MOST_OPEN_BATCHES
         self._lock = threading.Lock()
         self._done = DoneInOrder()
         self._finished = False
@@ -62,7 +63,7 @@ class TaskCommitter:
         """May another batch be begun? Not while too many events are not marked as done."""
         with self._lock:
             self._take_below()
-            return self._done.open_batches < MOST_OPEN_BATCHES
+            return self._done.open_batches < self.most_open_batches
 
     @property
     def all_done(self) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidelog.app.async_engine.capture_task import CaptureTask
+from tidelog.app.async_engine.event_stream import MOST_OPEN_BATCHES as STREAMED_BATCHES
+from tidelog.app.async_engine.event_stream import EventStream
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
@@ -27,6 +29,7 @@ from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
 from tidelog.engine.callables import refuse_coroutine_function
+from tidelog.engine.committing import MOST_OPEN_BATCHES
 from tidelog.engine.contexts import ConnectorContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
@@ -50,7 +53,8 @@ class AsyncEngine:
     Once it has stopped, every call but `state`, `context` and `wait_for_polling`, which only look,
     raises EngineStateError.
 
-    One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them. An offset is never
+    One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them; without any the
+    program iterates over `events`. An offset is never
     committed past an event that is not done.
 
     Example:
@@ -131,6 +135,15 @@ class AsyncEngine:
         dead_letters = None
         if section.dead_letter is not None:
             dead_letters = DeadLetterFile(section.dead_letter / f"{name}.jsonl")
+        self._stream: EventStream | None = None
+        most_open_batches = MOST_OPEN_BATCHES
+        if consumer is None and change_consumer is None and record_processor is None:
+            self._stream = EventStream(
+                lambda: self._core.run(),
+                self._close_if_open,
+                lambda loop: self._core.use_loop(loop),
+            )
+            change_consumer, most_open_batches = self._stream.take, STREAMED_BATCHES
         self._core = assemble(
             CaptureConnector(list(self._tasks.values())),
             _options(section, retry_on),
@@ -145,6 +158,7 @@ class AsyncEngine:
             dead_letters=dead_letters,
             on_spark=on_spark(self.config),
             event_loop=event_loop,
+            most_open_batches=most_open_batches,
         )
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -166,10 +180,28 @@ class AsyncEngine:
             EngineStateError: it runs already, or has run.
             TidelogError: what ended it. IncompleteDumpError comes behind all that was captured.
         """
+        self._refuse_without_consumer()
         self._core.run()
+
+    def events(self) -> EventStream:
+        """Of an engine without a consumer: its events, to iterate over.
+
+        Example:
+            ``async for event in engine.events(): ...``
+
+        Raises:
+            ConfigError: it has a consumer.
+        """
+        if self._stream is None:
+            raise ConfigError(
+                "events is for an engine without consumer, change_consumer and record_processor: "
+                "this one gives its events to what it was made with"
+            )
+        return self._stream
 
     async def arun(self) -> None:
         """As `run`, beside other coroutines; cancelling it closes the engine."""
+        self._refuse_without_consumer()
         loop = asyncio.get_running_loop()
         self._core.use_loop(loop)
         ended: asyncio.Future[None] = loop.create_future()
@@ -229,6 +261,7 @@ class AsyncEngine:
 
     def __enter__(self) -> AsyncEngine:
         """Returns when it polls. Raises what kept it from that."""
+        self._refuse_without_consumer()
         self._thread = threading.Thread(target=self._run_kept, name="tidelog-engine", daemon=True)
         self._thread.start()
         if not self._core.wait_for_polling():
@@ -255,6 +288,13 @@ class AsyncEngine:
             self._core.run()
         except BaseException as error:  # noqa: BLE001 - raised where the block ends
             self._error = error
+
+    def _refuse_without_consumer(self) -> None:
+        if self._stream is not None:
+            raise ConfigError(
+                "give one of consumer, change_consumer and record_processor, or iterate over "
+                "engine.events()"
+            )
 
     def _close_if_open(self) -> None:
         with suppress(EngineStateError):  # it ended by itself

@@ -5,16 +5,24 @@ A column becomes Python values at once, for all events of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.model.schema import TableSchema
 from tidelog.ports import SourceId
+
+_CALENDAR: Final = {
+    "D": (-719_162, 2_932_896),
+    "us": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+"""What `datetime` reaches, 0001-01-01 to 9999-12-31, in days and microseconds since 1970."""
 
 _FLAT: Final = (
     pa.field("op", pa.string()),
@@ -182,12 +190,41 @@ def _values(column: pa.Array) -> list[Any]:
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if texts or (numbers and not column.null_count):
         found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    elif pa.types.is_decimal(kind):  # to_pylist makes them of the same texts, one by one
+        found = _each(Decimal, column.cast(pa.string()).to_numpy(zero_copy_only=False).tolist())
+    elif (unit := _unit_in_calendar(column)) is not None:
+        number = pa.int32() if unit == "D" else pa.int64()
+        passed = column.cast(number).fill_null(0).to_numpy().astype(f"m8[{unit}]")
+        epoch = pa.scalar(0, kind).as_py()
+        found = [epoch + each for each in passed.tolist()]
+        if column.null_count:
+            there = column.is_valid().to_pylist()
+            found = [each if valid else None for each, valid in zip(found, there, strict=True)]
     else:
         try:
             found = column.to_pylist()
         except (OverflowError, ValueError):
             found = [_value(each) for each in column]
     return found
+
+
+def _each(make: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    return [None if each is None else make(each) for each in values]
+
+
+def _unit_in_calendar(column: pa.Array) -> str | None:
+    """Of dates, and of instants in UTC or without a zone, all of which Python has; else None."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        unit, number = "D", pa.int32()
+    elif pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"):
+        unit, number = "us", pa.int64()
+    else:
+        return None
+    least, most = _CALENDAR[unit]
+    found = pc.min_max(column.cast(number)).as_py()
+    low, high = found["min"], found["max"]
+    return unit if low is None or (least <= low and high <= most) else None
 
 
 def _value(scalar: pa.Scalar) -> Any:

@@ -7,9 +7,11 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.build_log import SOURCE, BuiltLog
 from tests.support.engines import COLUMNS, versions
@@ -17,7 +19,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.engine.committing import TaskCommitter
-from tidelog.engine.event_batches import EventBatch
+from tidelog.engine.event_batches import EventBatch, _values
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 
@@ -28,6 +30,43 @@ def polled(path: Path, batch_size: int = 2048) -> Events:
     events = task.poll(1.0)
     assert events is not None
     return events
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.decimal128(38, 20), ["0", "1E-20", "-1.50", "123456789012345678", "100"]),
+        (pa.decimal128(12, 0), ["0", "-7", "100"]),
+        (pa.decimal128(12, -2), ["0", "100", "12300"]),
+        (pa.decimal256(60, 30), ["0", "1E-30", "-99999999999999999999.5"]),
+        (pa.date32(), [0, -719_162, 2_932_896]),
+        (pa.date32(), [0, -719_163]),
+        *(
+            (pa.timestamp("us", zone), values)
+            for zone in (None, "UTC")
+            for values in (
+                [0, 1, -1, -62_135_596_800_000_000, 253_402_300_799_999_999],
+                [0, 253_402_300_800_000_000],
+            )
+        ),
+        (pa.timestamp("us", "Europe/Paris"), [0, 1]),
+        (pa.timestamp("ms"), [0, 1]),
+    ],
+)
+def test_numbers_and_instants_are_those_of_arrow(
+    kind: pa.DataType, values: list[Any], nulls: bool
+) -> None:
+    """However they are made: equal in value, type, digits and zone."""
+    given = values if not pa.types.is_decimal(kind) else [Decimal(each) for each in values]
+    column = pa.array([*given, *([None] if nulls else [])], kind)
+    for part in (column, column.slice(1), column.slice(0, 0), column.slice(len(given))):
+        try:
+            expected = part.to_pylist()
+        except (OverflowError, ValueError):
+            assert any(isinstance(each, str) for each in _values(part))
+            continue
+        assert list(map(repr, _values(part))) == list(map(repr, expected))
 
 
 def test_each_kind_of_change(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ the new one's first.
               many seconds. It is frozen for good: its connections stay, and nobody answers
 
     python -m benchmarks.bench_failover [sqlite log] [--source NAME] [--runs 20] [--vanished 10]
-                                        [--quick]
+                                        [--quick] [--delay-ms 25]
 
 Two captures as they are shipped, one leading, one standing by, over one source with some 200
 transactions a second of one row each; state in SQLite with the log on the disk, or both on S3Proxy
-(``log:``). When a segment became visible is told by its file's change time. Before each run both
-have been in their roles for a second at least.
+(``log:``). ``--delay-ms``: each request to S3Proxy takes so much longer, as to a store that is some
+way off; the new leader's requests until its first record are counted then. When a segment became
+visible is told by its file's change time. Before each run both have been in their roles for a
+second at least.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -34,6 +37,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.bench_capture import Bench, bench
+from benchmarks.slow_s3 import SlowS3
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.app.log_location import log_place
@@ -57,6 +61,7 @@ class Pair:
         self.here = here
         self.files = files
         self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.slow: SlowS3 | None = None
 
     @property
     def config(self) -> Config:
@@ -110,6 +115,10 @@ class Pair:
             leader.wait(60)
             del self.running[leader.pid]
         last, first = (self._visible_at(offset) for offset in found)
+        if self.slow is not None:
+            made = [each for each in self.slow.requests() if last <= each.begun < first]
+            by = Counter(each.pid for each in made if each.pid in self.running)
+            print(f"requests until then by the new leader: {by.total() - by[leader.pid]}")
         return first - last
 
     def _visible_at(self, offset: int) -> float:
@@ -164,18 +173,22 @@ def writing(connect: Connect) -> Iterator[None]:
 
 
 @contextmanager
-def pair(store: str, kind: str, lease_s: float | None) -> Iterator[Pair]:
-    """``lease_s``: None: as it is shipped."""
+def pair(store: str, kind: str, lease_s: float | None, delay_s: float) -> Iterator[Pair]:
+    """``lease_s``: None: as it is shipped. ``delay_s``: of each request to S3Proxy."""
     with ExitStack() as opened:
         here, connect = opened.enter_context(source(kind))
-        files, options = here.directory / "log", ""
+        files, options, slow = here.directory / "log", "", None
         lines = here.config_file.read_text().splitlines()
         place, kept = str(files), lines[2:]
         if store == "log":
             from tests.support.s3 import S3Server
 
             s3 = opened.enter_context(S3Server())
-            given = ", ".join(f"{name}: '{value}'" for name, value in s3.options.items())
+            s3_options = s3.options
+            if delay_s:
+                slow = opened.enter_context(SlowS3(s3.port, delay_s, here.directory / "requests"))
+                s3_options = {**s3_options, "endpoint": f"http://127.0.0.1:{slow.port}"}
+            given = ", ".join(f"{name}: '{value}'" for name, value in s3_options.items())
             place, options = s3.url("bench"), f", storage_options: {{{given}}}"
             files, kept = s3.files("bench"), []
         # A segment that is rolled up tells no more when its records came.
@@ -184,16 +197,17 @@ def pair(store: str, kind: str, lease_s: float | None) -> Iterator[Pair]:
             lines.append(f"capture: {{lease_ms: {int(lease_s * 1000)}}}")
         here.config_file.write_text("\n".join(lines) + "\n")
         made = Pair(here, files)
+        made.slow = slow
         opened.callback(made.close)
         opened.enter_context(writing(connect))
         yield made
 
 
-def measure(store: str, kind: str, runs: int, lease_s: float | None) -> list[Row]:
+def measure(store: str, kind: str, runs: int, lease_s: float | None, delay_s: float) -> list[Row]:
     """``lease_s``: of leaders whose hosts vanish; None: none does."""
     goals_s = GOALS_S if lease_s is None else {VANISHED: lease_s + BEYOND_LEASE_S}
     gaps: dict[str, list[float]] = {how: [] for how in goals_s}
-    with pair(store, kind, lease_s) as both:
+    with pair(store, kind, lease_s, delay_s) as both:
         both.start()
         wait_for(lambda: both.leader() is not None)
         for _ in range(runs):
@@ -224,6 +238,7 @@ def main() -> None:
     parser.add_argument("--source", choices=SOURCES, default="postgres")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--vanished", type=float, metavar="SECONDS", help="the lease's length")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of each request to S3Proxy")
     parser.add_argument("--quick", action="store_true", help="one run of each in SQLite")
     arguments = parser.parse_args()
     stores = arguments.stores or (["sqlite"] if arguments.quick else ["sqlite", "log"])
@@ -232,7 +247,9 @@ def main() -> None:
         [
             row
             for store in stores
-            for row in measure(store, arguments.source, runs, arguments.vanished)
+            for row in measure(
+                store, arguments.source, runs, arguments.vanished, arguments.delay_ms / 1000
+            )
         ]
     )
 

@@ -264,6 +264,23 @@ def test_a_renewal_whose_answer_was_lost_loses_no_lease():
     assert a.renew(lease).deadline > lease.deadline
 
 
+def test_a_lease_is_given_back_without_another_look_and_an_earlier_one_of_ours_is_not():
+    store = Forgetful()
+    a, b = (LeaseElection(store, "capture", name, 30) for name in "ab")
+    first = a.acquire()
+    a.release(first)
+    second = a.acquire()
+    a.release(first)
+    assert a.leader() == "a"
+    store.silent = 1
+    with pytest.raises(StateError, match="no answer"):
+        a.renew(second)  # it was made: the lease has another version than was heard of
+    a.release(second)
+    assert b.acquire().epoch == second.epoch + 1
+    a.release(second)
+    assert b.leader() == "b"
+
+
 def test_a_step_of_the_wall_clock_changes_nothing_for_a_lease_in_a_document(monkeypatch):
     store = Forgetful()
     a = LeaseElection(store, "capture", "a", 0.4)

@@ -19,7 +19,12 @@ class Slow(SqliteState):
 
     takes_s = 0.2
     fails = False
+    listed = 0
     asked: list[str]
+
+    def keys(self, prefix: str) -> list[str]:
+        self.listed += 1
+        return super().keys(prefix)
 
     def get(self, key: str) -> Document | None:
         self.asked.append(key)
@@ -52,13 +57,25 @@ def test_documents_are_asked_for_at_once_and_each_once(store: Slow) -> None:
     assert sorted(store.asked) == sorted([*KEYS, "absent"])
 
 
-def test_the_store_is_asked_again_after_the_first_time(store: Slow) -> None:
-    ahead = ReadAhead(store, KEYS)
-    assert ahead.get("doc/1") is not None
-    store.put("doc/1", "another's", None)
-    found = ahead.get("doc/1")
+def test_what_came_is_given_again_without_a_request(store: Slow) -> None:
+    ahead = ReadAhead(store, KEYS, ["doc/"])
+    for _ in range(2):
+        assert ahead.keys("doc/") == KEYS
+        assert [one.value for one in map(ahead.get, KEYS) if one] == list(range(8))
+    assert sorted(store.asked) == KEYS
+    assert store.listed == 1
+
+
+def test_what_is_listed_has_what_was_changed_through_it(store: Slow) -> None:
+    ahead = ReadAhead(store, (), ["doc/"])
+    assert ahead.keys("doc/") == KEYS
+    ahead.put("doc/8", "ours", 0)
+    ahead.delete("doc/1")
+    assert ahead.keys("doc/") == [KEYS[0], *KEYS[2:], "doc/8"]
+    found = ahead.get("doc/8")
     assert found is not None
-    assert found.value == "another's"
+    assert found.value == "ours"
+    assert ahead.get("doc/1") is None
 
 
 def test_what_was_changed_through_it_is_not_what_came_before(store: Slow) -> None:
@@ -122,3 +139,11 @@ def test_its_threads_end(store: Slow) -> None:
         ahead.get(key)
     time.sleep(0.2)
     assert not [t for t in threading.enumerate() if t.name.startswith("tidelog-read-ahead")]
+
+
+def test_what_is_known_to_be_absent_needs_no_request_to_be_deleted(store: Slow) -> None:
+    ahead = ReadAhead(store, ["absent"])
+    assert ahead.get("absent") is None
+    store.put("absent", "another's, since then", None)
+    ahead.delete("absent")
+    assert store.get("absent") is not None

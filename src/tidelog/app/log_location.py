@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from tidelog.capture.generation import STATUS_KEY
@@ -64,7 +65,7 @@ def seen_offset(state: StateStore, log: EventLog) -> int:
         known += [each.offset for each in Consumers(log.storage).all()]
     except SegmentCorruptError as error:
         logger.warning("how far consumers have read is not known: %s", error)
-    seen, tail = max(known), log.newest()
+    seen, tail = max(known), log.tail if log.is_known else log.newest()
     if tail is not None and seen > tail.next:
         logger.warning(
             "the event log ends at offset %d, but offsets up to %d were issued: it was put back to "
@@ -74,6 +75,15 @@ def seen_offset(state: StateStore, log: EventLog) -> int:
             seen,
         )
     return seen
+
+
+def seen_later(state: StateStore, log: EventLog) -> Future[int]:
+    """`seen_offset`, asked for while others are asked for other things."""
+    pool = ThreadPoolExecutor(1, "tidelog-seen-offset")
+    try:
+        return pool.submit(seen_offset, state, log)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def start_offset(state: StateStore) -> int:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,7 @@ class Roster:
         self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url, "trouble": ""}
         self._tell_at = 0.0
         self._told = False
+        self._lock = threading.Lock()
 
     def stand_by(self, trouble: str = "") -> None:
         """Call it often. ``trouble``: why this process can't lead although it tries."""
@@ -82,19 +84,22 @@ class Roster:
             return
         self._value["trouble"] = trouble
         self._tell_at = now + TOLD_EVERY_S
-        with contextlib.suppress(StateError, StateConflictError):
+        with self._lock, contextlib.suppress(StateError, StateConflictError):
             if not self._told:
                 self._value["since_ms"] = _now_ms()
                 self._remove_dead()
             self._state.put(self._key, {**self._value, "seen_ms": _now_ms()}, None)
             self._told = True
 
-    def leave(self) -> None:
-        """It leads, or ends."""
+    def leave(self, *, later: bool = False) -> None:
+        """It leads, or ends. ``later``: in a thread, for who has no time."""
         self._tell_at = 0.0
-        if self._told:
-            self._told = False
-            with contextlib.suppress(StateError):
+        if later:
+            threading.Thread(target=self.leave, name="tidelog-roster", daemon=True).start()
+            return
+        with self._lock, contextlib.suppress(StateError):
+            if self._told:
+                self._told = False
                 self._state.delete(self._key)
 
     def _remove_dead(self) -> None:

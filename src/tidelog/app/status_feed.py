@@ -41,11 +41,14 @@ class StatusFeed:
     def __exit__(self, *error: object) -> None:
         self._reader.__exit__(*error)
 
-    def latest(self) -> dict[str, Any]:
+    def latest(self, *, last: bool = False) -> dict[str, Any]:
         """As `tidelog.app.status`; ``capture`` is None before the first. An event log that can't be
-        read now is as it was.
+        read now is as it was. ``last``: for who ends; a log is not walked where that would take
+        long, and nothing is told of outputs then.
         """
         found = self._reader.noted()
+        if last and self.is_paid:
+            return {**found, "outputs": []}
         with suppress(EventLogError, StorageError, OSError):
             self._of_log = self._reader.from_log()
         return {**found, **self._of_log}

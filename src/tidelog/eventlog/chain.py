@@ -161,13 +161,13 @@ class ChainReader:
         older state of the storage, or a host lost what it had not synchronised.
         """
         with self._lock:
-            return self._chain is None or self._stands(self._chain)
+            chain = self._chain
+            if chain is None or chain.tail is None:
+                return True
+            return self._is_known(chain.tail.name, self.storage.tag(chain.tail.name))
 
-    def _stands(self, chain: Chain) -> bool:
-        if chain.tail is None:
-            return True
-        name = chain.tail.name
-        known, tag = self._cache.get(name), self.storage.tag(name)
+    def _is_known(self, name: str, tag: Tag | None) -> bool:
+        known = self._cache.get(name)
         return tag is not None and known is not None and known[0] == tag
 
     def tail(self) -> SegmentMeta | None:
@@ -176,9 +176,8 @@ class ChainReader:
         """
         with self._lock:
             chain = self._chain
-            if chain is not None and chain.segments and self._stands(chain):
-                self._check_generation()
-                chain = self._followed(chain)
+            if chain is not None and chain.segments:
+                chain = self._followed(chain, stands=True)
                 if chain is not None:
                     self._chain = chain
                     return chain.tail
@@ -188,22 +187,22 @@ class ChainReader:
     def refresh(self) -> Chain:
         """The chain as of now; cheap if little was appended since the last call."""
         with self._lock:
-            self._check_generation()
             chain = self._chain
             if chain is not None and chain.segments:
                 chain = self._followed(chain)
+            else:
+                self._check_generation(self.storage.tag(LOG_FILE))
             self._chain = self._walk() if chain is None or not chain.segments else chain
             return self._chain
 
     def walk(self) -> Chain:
         """The whole chain, walked again."""
         with self._lock:
-            self._check_generation()
+            self._check_generation(self.storage.tag(LOG_FILE))
             self._chain = self._walk()
             return self._chain
 
-    def _check_generation(self) -> None:
-        tag = self.storage.tag(LOG_FILE)
+    def _check_generation(self, tag: Tag | None) -> None:
         if tag == self._log_tag:
             return
         info = load_log(self.storage)
@@ -214,38 +213,40 @@ class ChainReader:
             )
         self._log_tag = tag
 
-    def _followed(self, chain: Chain) -> Chain | None:
-        """The chain with what was appended since; None: it has to be walked."""
-        extended = self._extended(chain)
+    def _followed(self, chain: Chain, *, stands: bool = False) -> Chain | None:
+        """The chain with what was appended since; None: it has to be walked. ``stands``: also if
+        the end that is known is not there as it was.
+        """
+        end, now = chain.segments[-1], time.monotonic()
+        stands = stands or self.storage.parallel == 1 or now - self._stood_at >= _STANDS_EVERY_S
+        looked_at = [LOG_FILE, segment_name(end.next), *([end.name] if stands else [])]
+        log, following, *known = self.storage.tags_of(looked_at)
+        self._check_generation(log)
+        if known:  # an older state of the storage put back: nothing would ever follow
+            self._stood_at = now
+            if not self._is_known(end.name, known[0]):
+                return None
+        extended = self._extended(chain, following)
         # Read after the probes: a stray under a freed name is always younger than this.
         if extended is None or self.storage.tag(CHAIN_FILE) != extended.state_tag:
             return None
-        if extended is chain and self._went_back(chain):
-            return None
         return extended
 
-    def _went_back(self, chain: Chain) -> bool:
-        """Was an older state of the storage put back? Nothing would ever follow what is known."""
-        now = time.monotonic()
-        if self.storage.parallel > 1 and now - self._stood_at < _STANDS_EVERY_S:
-            return False
-        self._stood_at = now
-        return not self._stands(chain)
-
-    def _extended(self, chain: Chain) -> Chain | None:
-        tail = chain.segments[-1]
-        added = []
-        while True:
+    def _extended(self, chain: Chain, tag: Tag | None) -> Chain | None:
+        """``tag``: of what would follow."""
+        added: list[SegmentMeta] = []
+        while tag is not None:
+            tail = added[-1] if added else chain.segments[-1]
             try:
-                meta = self.meta(segment_name(tail.next))
+                meta = self._meta_under(tag, segment_name(tail.next))
             except FileNotFoundError:
                 break
             if meta.pred != tail.tail:
                 return None
             added.append(meta)
-            tail = meta
             if self.storage.parallel > 1 and len(added) == _PROBE_AT_MOST:
                 return None  # far behind: a walk reads many at once
+            tag = self.storage.tag(segment_name(meta.next))
         if not added:
             return chain
         return Chain([*chain.segments, *added], chain.state, chain.state_tag)
@@ -278,7 +279,12 @@ class ChainReader:
 
     def _walk_back(self, state: ChainState) -> list[SegmentMeta]:
         tags = self.storage.tags()
-        names = [name for name in tags if is_segment_name(name)]
+        if self._chain is not None and self._chain.state.revision == state.revision:
+            # No name was freed since. A listing may lack what was made while it was.
+            late = [segment.name for segment in self._chain.segments if segment.name not in tags]
+            their = zip(late, self.storage.tags_of(late), strict=True)
+            tags = {**tags, **{name: tag for name, tag in their if tag is not None}}
+        names = sorted(name for name in tags if is_segment_name(name))
         if not names:
             if state.revision:
                 raise _BrokenError("it has no segments any more")

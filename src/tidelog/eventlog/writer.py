@@ -73,14 +73,12 @@ class EventLogWriter:
         self._closed: EventLogError | LeaseLostError | None = None
         self._tables: dict[int, str] = {}
         self._tail: SegmentMeta | None = None
-        self._state_tag: Tag | None = None
         check_source(storage, source, self.info.source)
         if check_lease is not None:
             check_lease()
-        self._check_epoch(tail := self._chain.tail())
-        self.state_revision = 0 if tail is None else tail.state_revision
+        tail = self._find_tail()
         storage.sweep()
-        self._fence()
+        self._fence(tail)
 
     @classmethod
     def open(
@@ -213,24 +211,28 @@ class EventLogWriter:
         if self._closed is None:
             self._closed = EventLogError("this event log writer is closed")
 
-    def _fence(self) -> None:
+    def _find_tail(self) -> SegmentMeta | None:
+        """What our fence follows."""
+        self._state_tag = self.storage.tag(CHAIN_FILE)
+        if (tail := self._chain.tail()) is not None:
+            check_source(self.storage, self.source, tail.source)
+            self._check_epoch(tail)
+        self.state_revision = 0 if tail is None else tail.state_revision
+        return tail
+
+    def _fence(self, tail: SegmentMeta | None) -> None:
         for _ in range(_FENCE_ATTEMPTS):
-            self._state_tag = self.storage.tag(CHAIN_FILE)
-            tail = self._chain.tail()
             if tail is not None:
-                check_source(self.storage, self.source, tail.source)
-                self._check_epoch(tail)
                 # What stands before our first append must not vanish under it.
                 self.storage.make_durable(tail.name)
             self._tail = tail
             failpoints.hit("writer.before_fence")
+            upto = 0 if tail is None else first_offset_after(tail, self._seen)
             try:
-                upto = 0 if tail is None else first_offset_after(tail, self._seen)
-                self._append("fence", [], None if tail is None else tail.resume, upto=upto)
+                self._append("fence", [], self.resume if tail else None, upto=upto)
                 return
-            except AppendRaceLostError:
-                # The old leader's last segment came first: it counts; fence after it.
-                self._closed = None
+            except AppendRaceLostError:  # the old leader's last segment came first: it counts
+                self._closed, tail = None, self._find_tail()
         raise AppendRaceLostError(
             f"{self.storage!r}: could not append a fence in {_FENCE_ATTEMPTS} attempts; another "
             "writer keeps appending. Is it leader under another state store?"
@@ -362,8 +364,7 @@ class EventLogWriter:
 
         The newest segment always is on the chain, so nothing may be newer than ours.
         """
-        state_tag = self.storage.tag(CHAIN_FILE)
-        if state_tag == self._state_tag:
+        if (state_tag := self.storage.tag(CHAIN_FILE)) == self._state_tag:
             return
         newest = self._chain.newest()
         if newest is None or newest.identity != meta.identity:

@@ -12,6 +12,7 @@ import json
 import secrets
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from tidelog.errors import LeaseLostError, StateConflictError
@@ -68,7 +69,7 @@ class LeaseElection:
         self._lock = threading.Lock()
         # Also above what this process has seen of a store that was wiped since.
         self._next_epoch = first_epoch
-        self._version = 0
+        self._version = self._written = 0  # the epoch of that version
         self._unsure = False
         self._look_every_s = look_every_s
         self._looks = LeaseLooks(look_every_s)
@@ -145,15 +146,15 @@ class LeaseElection:
         """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
         with self._lock:
             self._found = dict(_NOBODY)
-            found = self._look()
+            if self._written == lease.epoch:
+                with suppress(StateConflictError):
+                    self._write(lease.epoch, self._version, **_NOBODY)
+                    return
+            found = self._look()  # a renewal that got no answer was made after all
             if found is None or not self._ours(found, lease):
                 return
-            try:
-                self._documents.put(
-                    self.name, {**found.value, "holder": None, "process": {}}, found.version
-                )
-            except StateConflictError:
-                return
+            with suppress(StateConflictError):
+                self._write(lease.epoch, found.version, **_NOBODY)
 
     def leader(self) -> str | None:
         """Whom the document names, for people: of a lease that ran out by the wall clock nobody."""
@@ -222,7 +223,7 @@ class LeaseElection:
         same = found.value["instance"] == self._instance and found.value["epoch"] == lease.epoch
         return same and found.value["holder"] is not None
 
-    def _write(self, epoch: int, version: int) -> None:
+    def _write(self, epoch: int, version: int, **other: Any) -> None:
         value: dict[str, Any] = {
             "holder": self.holder,
             "instance": self._instance,
@@ -233,7 +234,8 @@ class LeaseElection:
         }
         if self._leaving:
             value["leaving"] = True
-        self._version = self._documents.put(self.name, value, version)
+        self._version = self._documents.put(self.name, value | other, version)
+        self._written = epoch
 
     def _lease(self, epoch: int, begun: float) -> Lease:
         return Lease(self.holder, epoch, begun + self.ttl_s * (1 - MARGIN))

@@ -16,7 +16,7 @@ from tidelog.capture.catalogue.refused_tables import REFUSED_KEY
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
 from tidelog.capture.dumps.refetch import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
-from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY
+from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.capture.steering.guard import GIVEN_UP_KEY
 from tidelog.capture.steering.pauses import LOG_KEY
 from tidelog.config import Config
@@ -28,6 +28,7 @@ from tidelog.state.read_ahead import ReadAhead
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
     GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, SCOPE_KEY, GAP_KEY, RELATIONS_KEY,
+    STATUS_KEY,
 )  # fmt: skip
 
 
@@ -36,4 +37,4 @@ def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStor
     if not sparing(config.state.place):
         return state
     of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
-    return ReadAhead(state, (*KEYS, *of_source), [DUMP_PREFIX])
+    return ReadAhead(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])

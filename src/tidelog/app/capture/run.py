@@ -20,7 +20,7 @@ from tidelog.app.capture.upkeep import Upkeep
 from tidelog.app.dumps.gaps import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.first_look import look_first, patiently
-from tidelog.app.log_location import log_place, seen_offset, start_offset
+from tidelog.app.log_location import log_place, seen_later, start_offset
 from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_serving
 from tidelog.app.sources.kinds import source_kind
@@ -124,7 +124,7 @@ class Capture:
             elif name == "retrying":
                 roster.stand_by(trouble=reason)
             elif name == "leading":
-                roster.leave()
+                roster.leave(later=True)
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
@@ -188,6 +188,7 @@ class Capture:
         path = log_place(config)
         log = known.current()
         registry = SchemaStore(path) if log is None else log.schemas
+        seen = None if log is None else seen_later(state, log)
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
@@ -200,7 +201,7 @@ class Capture:
                 check_lease=keeper.check,
                 schemas=registry,
                 chain=log.chain_reader(),
-                seen=seen_offset(state, log),
+                seen=None if seen is None else seen.result(),
             )
         else:
             check_lost(state, path)

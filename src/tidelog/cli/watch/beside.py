@@ -82,10 +82,10 @@ class _Showing:
                 now = time.monotonic()
                 if now >= due:
                     due = now + self.look()
-            self.look()  # how it ended
+            self.look(last=True)  # how it ended
 
-    def look(self) -> float:
-        """See how it is; for how many seconds that will do."""
+    def look(self, *, last: bool = False) -> float:
+        """See how it is; for how many seconds that will do. ``last``: this process ends."""
         raise NotImplementedError
 
     def act(self, keys: list[str]) -> None:
@@ -119,11 +119,11 @@ class _One(_Showing):
         self._looks = 0
         self._fetched = Lines(title, self._shown.say)
 
-    def look(self) -> float:
+    def look(self, *, last: bool = False) -> float:
         try:
             if self._feed is None:
                 self._feed = self._opened.enter_context(self._make())
-            self._shown.history.add(self._feed.latest())
+            self._shown.history.add(self._feed.latest(last=last))
         except (TidelogError, OSError) as error:
             self._shown.view.here["view"] = f"what is going on can't be read: {error}"
             return 1.0
@@ -198,7 +198,7 @@ class _Several(_Showing):
         self._line_at = float("-inf")
         super().__init__(title, opened.enter_context(picture(title, whole=False, draw=self._draw)))
 
-    def look(self) -> float:
+    def look(self, *, last: bool = False) -> float:
         from tidelog import app
 
         wait_s, failed = 1.0, False
@@ -206,7 +206,7 @@ class _Several(_Showing):
             try:
                 if name not in self._feeds:
                     self._feeds[name] = self._opened.enter_context(app.StatusFeed(config))
-                self._histories[name].add(self._feeds[name].latest())
+                self._histories[name].add(self._feeds[name].latest(last=last))
                 feed = self._feeds[name]
                 paid_plain = feed.is_paid and not self._shown.redrawn
                 wait_s = max(wait_s, PAID_LINES_S if paid_plain else feed.ask_every_s)

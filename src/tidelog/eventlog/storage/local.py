@@ -120,6 +120,9 @@ class LocalStorage:
             return None
         return Tag((status.st_ino, status.st_mtime_ns, status.st_size))
 
+    def tags_of(self, names: Sequence[str]) -> list[Tag | None]:
+        return [self.tag(name) for name in names]
+
     def names(self, folder: str = "") -> list[str]:
         prefix = f"{folder}/" if folder else ""
         with _storage_errors("list", self.path(folder)):

@@ -200,6 +200,9 @@ class ObjectStorage:
         except FileNotFoundError:
             return None
 
+    def tags_of(self, names: Sequence[str]) -> list[Tag | None]:
+        return list(_fetching(os.getpid()).map(self.tag, names))
+
     def names(self, folder: str = "") -> list[str]:
         return sorted(meta["path"] for meta in self._listed(folder))
 
@@ -227,18 +230,20 @@ class ObjectStorage:
         """Puts leave nothing behind. But a store that ignores their conditions would let two
         leaders overwrite each other's segments: it is found out here.
         """
-        self.put_if_absent(_PROBE, b"")
-        if self.put_if_absent(_PROBE, b""):
-            raise self._unconditional("If-None-Match: *")
         other = Tag('"0"', version="1")
 
         def put() -> Tag | None:
             try:
                 return self._put(_PROBE, b"", _version(other))
-            except (refusals.PreconditionError, refusals.AlreadyExistsError):
+            except (refusals.PreconditionError, refusals.AlreadyExistsError, FileNotFoundError):
                 return None
 
-        if self._write("replace", _PROBE, put, None, _OF_REPLACE):
+        replaced = _fetching(os.getpid()).submit(
+            self._write, "replace", _PROBE, put, None, _OF_REPLACE
+        )
+        if self.put_if_absent(_PROBE, b"") and self.put_if_absent(_PROBE, b""):
+            raise self._unconditional("If-None-Match: *")
+        if replaced.result():
             raise self._unconditional("If-Match")
 
     @contextmanager

@@ -82,6 +82,10 @@ class Storage(Protocol):
         """None if there is no such file."""
         ...
 
+    def tags_of(self, names: Sequence[str]) -> list[Tag | None]:
+        """`tag` of each, in no order of time; at once where that is faster."""
+        ...
+
     def names(self, folder: str = "") -> list[str]:
         """Sorted names of the files in ``folder``, without temporary ones."""
         ...

@@ -27,7 +27,7 @@ from tidelog.eventlog.record_counts import RecordCounts
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at
-from tidelog.eventlog.storage.port import Guard, Storage, Tag
+from tidelog.eventlog.storage.port import Guard, Storage
 from tidelog.eventlog.unused_offsets import first_offset_after
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId

@@ -327,7 +327,7 @@ _OF_REPLACE: Final = ("replace.before_rename", "replace.after_rename")
 
 @lru_cache(maxsize=1)
 def _fetching(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(8, "tidelog-read-ahead")
+    return ThreadPoolExecutor(8, "tidelog-objects")
 
 
 @lru_cache(maxsize=16)

@@ -64,7 +64,7 @@ def test_a_changed_key_is_told_in_debeziums_headers(
     bring(output_of(spark, built, tmp_path, kafka, format="debezium"), built)
     told = {
         (each.key, each.value and each.value["op"]): {
-            name: value for name, value in each.headers.items() if name.startswith("__debezium")
+            name: value for name, value in each.headers.items() if name.endswith("key")
         }
         for each in read(f"{tmp_path.name}-t", servers=kafka.servers)
     }
@@ -74,6 +74,25 @@ def test_a_changed_key_is_told_in_debeziums_headers(
         assert told[old, "d"] == told[old, None] == {"__debezium.newkey": new}
         assert told[new, "c"] == {"__debezium.oldkey": old}
     assert told['{"id":20}', "d"] == {}
+
+
+def test_format_debezium_has_debeziums_headers_of_connector_and_task(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a")
+    built.delete(table, "1")
+    built.flush()
+    bring(output_of(spark, built, tmp_path, kafka, format="debezium"), built)
+    found = read(f"{tmp_path.name}-t", servers=kafka.servers)
+    assert len(found) == 3
+    for each in found:
+        context = {n: v for n, v in each.headers.items() if n.startswith("__debezium.context.")}
+        assert context == {
+            "__debezium.context.connectorLogicalName": "tidelog",
+            "__debezium.context.taskId": "0",
+            "__debezium.context.connectorName": "postgresql",
+        }
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -209,13 +209,13 @@ def test_brokers_that_are_away_are_an_error_that_says_so(count: int) -> None:
 
 
 def test_too_long_is_what_librdkafka_refuses() -> None:
-    limit, schema = 20_000, ("tidelog-schema", b"12")
+    limit, common = 20_000, (("tidelog-schema", b"12"),)
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": limit})
     rows = messages("t", [b"x" * (limit - 160 + each) for each in range(160)])
     more = pa.array([[("é", "b" * 70)] if n % 2 else None for n in range(160)], MESSAGES[2].type)
     rows = rows.set_column(2, MESSAGES[2], more)
     refused = []
-    for value, headers in zip(rows["value"].to_pylist(), headers_of(rows, schema), strict=True):
+    for value, headers in zip(rows["value"].to_pylist(), headers_of(rows, common), strict=True):
         try:
             producer.produce("t", value, b'"a"', headers=headers)
             refused.append(False)
@@ -224,8 +224,8 @@ def test_too_long_is_what_librdkafka_refuses() -> None:
     producer.purge()
     producer.flush(1)
     assert 0 < sum(refused) < 160
-    assert _too_long(rows, schema, limit).tolist() == refused
-    assert _too_long(rows.slice(0, 0), schema, limit).tolist() == []
+    assert _too_long(rows, common, limit).tolist() == refused
+    assert _too_long(rows.slice(0, 0), common, limit).tolist() == []
 
 
 def test_messages_of_others_do_not_end_the_reading_back(kafka: KafkaServer, topic: str) -> None:

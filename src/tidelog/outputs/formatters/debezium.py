@@ -20,7 +20,7 @@ from tidelog.outputs.formatters.messages import (
     topic_of,
 )
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
-from tidelog.ports import FormatOptions, TargetTable
+from tidelog.ports import FormatOptions, SourceId, TargetTable
 from tidelog.spark.formats.connect_schemas import (
     envelope_schema,
     key_schema,
@@ -33,6 +33,15 @@ from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_v
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+
+
+def context_headers(source: SourceId) -> tuple[tuple[str, bytes], ...]:
+    """The headers that Debezium's connectors write with ``extended.headers.enabled``."""
+    return (
+        ("__debezium.context.connectorLogicalName", b"tidelog"),
+        ("__debezium.context.taskId", b"0"),
+        ("__debezium.context.connectorName", connector_of(source).encode()),
+    )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.base.ranges import whole_dumps
+from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.administration import Administration
 from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, topic_name
@@ -251,6 +252,7 @@ class KafkaOutput(ExecutorOutput):
             timeout_s=self._timeout_s,
             keep_rejected=keep_rejected
             and not isinstance(self.delivery.dead_letters, StopAtRejection),
+            context=isinstance(self.delivery.formatter, Debezium),
         )
 
     @property

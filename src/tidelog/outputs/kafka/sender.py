@@ -52,16 +52,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Messages of `tidelog.outputs.formatters.messages` for one topic; ``schema``: a header."""
+    """Messages of `tidelog.outputs.formatters.messages` for a topic; ``common``: headers of all."""
 
     topic: str
     messages: pa.RecordBatch
-    schema: Header
+    common: tuple[Header, ...]
 
     def each(self) -> Iterator[Sent]:
         columns = [self.messages.column(name).to_pylist() for name in ("key", "value")]
         for key, value, header in zip(
-            *columns, headers_of(self.messages, self.schema), strict=True
+            *columns, headers_of(self.messages, self.common), strict=True
         ):
             yield Sent(self.topic, key, value, header)
 
@@ -107,7 +107,7 @@ class KafkaSender:
             self.flush()
         produce, topic, messages = self._producer.produce, chunk.topic, chunk.messages
         keys, values = (messages.column(name).to_pylist() for name in ("key", "value"))
-        headers = headers_of(messages, chunk.schema)
+        headers = headers_of(messages, chunk.common)
         start = 0
         for at, (key, value, header) in enumerate(zip(keys, values, headers, strict=True)):
             if not at % _CHECK_ROWS:
@@ -306,18 +306,18 @@ class KafkaSender:
         return OutputError(f"kafka: {what}") if self._said is None else failed(what, self._said)
 
 
-def headers_of(messages: pa.RecordBatch, schema: Header) -> Iterator[list[Header]]:
+def headers_of(messages: pa.RecordBatch, common: tuple[Header, ...]) -> Iterator[list[Header]]:
     """Each message's headers, made as they are needed: many lists at once are work for Python's
     garbage collector.
     """
     versions = messages.column("version").cast(pa.string()).cast(pa.binary()).to_pylist()
     given = messages.column("headers")
     if given.null_count == len(given):
-        return ([(VERSION_HEADER, version), schema] for version in versions)
+        return ([(VERSION_HEADER, version), *common] for version in versions)
     return (
         [
             (VERSION_HEADER, version),
-            schema,
+            *common,
             *((name, value.encode()) for name, value in more or () if value is not None),
         ]
         for version, more in zip(versions, given.to_pylist(), strict=True)

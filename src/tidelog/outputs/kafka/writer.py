@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.executors.writer import Writer, tried_before
+from tidelog.outputs.formatters.debezium import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
 from tidelog.outputs.kafka.sender import Chunk, Header, KafkaSender, Sent, headers_of
@@ -88,6 +89,7 @@ class KafkaWriter(Writer):
         timeout_s: how long brokers may take nothing of what was handed over.
         keep_rejected: what is refused becomes a rejection and the others go on. False: nothing
             newer goes after it, behind which a later try would take it for written.
+        context: messages have Debezium's headers of connector and task.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class KafkaWriter(Writer):
         repeated: bool,
         timeout_s: float,
         keep_rejected: bool,
+        context: bool = False,
     ) -> None:
         self._settings = dict(settings)
         self._topics = topics
@@ -108,6 +111,7 @@ class KafkaWriter(Writer):
         self._repeated = repeated
         self._timeout_s = timeout_s
         self._keep_rejected = keep_rejected
+        self._context = context
 
     def open(self, task: WriteTask) -> None:
         self._task = task
@@ -120,7 +124,7 @@ class KafkaWriter(Writer):
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
         sender = self._connected(table)
-        self._schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())
+        self._common = self._common_headers(table)
         for wanted, messages in _by_topic(rows):
             topic = topic_name(wanted)
             self._tables[topic] = table.name
@@ -147,10 +151,14 @@ class KafkaWriter(Writer):
         if sender is not None:
             sender.close()
 
+    def _common_headers(self, table: TargetTable) -> tuple[Header, ...]:
+        schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())
+        return (schema, *context_headers(table.origin)) if self._context else (schema,)
+
     # ------------------------------------------------------------------ one batch
 
     def _write(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
-        too_long = _too_long(messages, self._schema, self._topics.limit(topic))
+        too_long = _too_long(messages, self._common, self._topics.limit(topic))
         if self._looks(topic):
             keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
             ranks = ranks_of(messages.column("version").to_numpy(), values)
@@ -165,7 +173,7 @@ class KafkaWriter(Writer):
         for at in [*np.flatnonzero(too_long).tolist(), messages.num_rows]:
             if at > start:
                 part = messages.slice(start, at - start)
-                sender.send(Chunk(topic, part, self._schema))
+                sender.send(Chunk(topic, part, self._common))
             if at < messages.num_rows:
                 version = messages.column("version")[at].as_py()
                 self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
@@ -201,7 +209,7 @@ class KafkaWriter(Writer):
             if keys:
                 task.check_lease()
                 sender = self._connected(absent.table)
-                self._schema = (SCHEMA_HEADER, str(absent.table.schema.schema_id).encode())
+                self._common = self._common_headers(absent.table)
                 self._tables[topic] = absent.table.name
                 self._write(sender, topic, _tombstones(topic, keys, absent.version))
                 task.check_lease()
@@ -309,7 +317,9 @@ def _tombstones(topic: str, keys: Sequence[bytes], version: int) -> pa.RecordBat
     )
 
 
-def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArray[np.bool_]:
+def _too_long(
+    messages: pa.RecordBatch, common: tuple[Header, ...], limit: int
+) -> npt.NDArray[np.bool_]:
     """bool[n]: which of these messages librdkafka refuses with this ``message.max.bytes``."""
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
     for name in ("key", "value"):
@@ -317,7 +327,7 @@ def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArr
         sizes += lengths.to_numpy(zero_copy_only=False)
     # Few are so long that their headers matter.
     near = np.flatnonzero(sizes > limit // 2)
-    for at, headers in zip(near, headers_of(messages.take(pa.array(near)), schema), strict=True):
+    for at, headers in zip(near, headers_of(messages.take(pa.array(near)), common), strict=True):
         sizes[at] += sum(
             _counted_bytes(name.encode()) + _counted_bytes(value or b"") for name, value in headers
         )

@@ -284,6 +284,10 @@ class OutputRefusedError(OutputError):
     policy = Policy.STOP
 
 
+class OvertakenError(OutputRefusedError):
+    """Another pipeline has committed to the destination meanwhile."""
+
+
 class NameRefusedError(OutputRefusedError):
     """A destination can't hold a name of a table or its columns, or not beside another's: the table
     is left out, the others go on. The message has the step to write.

@@ -50,7 +50,7 @@ class BuiltLog:
 
     def table(
         self,
-        name: str,
+        name: str | TableName,
         columns: Mapping[str, str],
         key: Sequence[str] = ("id",),
         *,
@@ -59,9 +59,11 @@ class BuiltLog:
         identity: Sequence[str] | None = None,
     ) -> TableSchema:
         """Register ``namespace.name`` with columns name → logical type."""
-        namespace, _, bare = name.partition(".")
+        if isinstance(name, str):
+            namespace, _, bare = name.partition(".")
+            name = TableName(namespace, bare)
         schema = TableSchema(
-            table=TableName(namespace, bare),
+            table=name,
             relation_id=relation_id,
             columns=tuple(
                 Column(column, 25, -1, logical, logical, column not in key)

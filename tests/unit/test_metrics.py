@@ -25,7 +25,7 @@ RULES = ROOT / "docs" / "how-to" / "tidelog-alerts.yaml"
 TOKEN = "a-token-to-read"
 DELIVERED = {
     "batches": 4, "all_records": 900, "all_s": 6.5, "batch_s": 1.5, "committed_ms": NOW_MS,
-    "rejected": 2, "rejected_ms": NOW_MS - 5000,
+    "rejected": 2, "rejected_ms": NOW_MS - 5000, "refused": {"public.x": "why"},
 }  # fmt: skip
 FULL = status(
     holder="h:1", updated_ms=2 * NOW_MS, readers_busy=2, tables_failed=1, refused=[REFUSED],
@@ -139,6 +139,7 @@ def test_each_metric_has_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tidelog_output_committed_timestamp_seconds", by_output): NOW_MS / 1000,
         ("tidelog_output_records_total", by_output): 900,
         ("tidelog_output_dead_letters_total", by_output): 2,
+        ("tidelog_output_refused_tables", by_output): 1,
         ("tidelog_output_dead_letter_timestamp_seconds", by_output): NOW_MS / 1000 - 5,
     }
     assert {key: found[key] for key in expected} == pytest.approx(expected)

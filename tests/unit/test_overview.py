@@ -109,6 +109,10 @@ PROBLEMS = {
         {"outputs": [output(rejected=1200, rejected_ms=NOW_MS - 60_000)]},
         Severity.WARNING, "rejects records: 1,200 records are in its dead letters",
     ),
+    "output-lacks-table": (
+        {"outputs": [output(refused={"public.x": "its name is too long"})]},
+        Severity.WARNING, "Output shop/delta lacks rows of public.x: its name is too long",
+    ),
     "output-late": (
         {"outputs": [output(behind_records=5, lag_s=900.0)]},
         Severity.WARNING, "Output shop/delta is 15min behind (5 records)",

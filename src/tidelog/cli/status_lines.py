@@ -238,16 +238,16 @@ def of_output(output: OutputHealth, *, down: bool = False) -> str:
     """How late an output is, whether it fails, how many records it rejected. ``down``: capture is
     down, so newer changes are not known.
     """
-    from tidelog.app.overview.problems import fails
-
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
     rejected = f"; {output.rejected:,} in dead letters" if output.rejected else ""
+    if output.refused:
+        rejected += f"; without {', '.join(sorted(output.refused))}"
     if not output.behind_records:
         return f"{name} {'has all that was captured' if down else 'is up to date'}{rejected}"
     records = f"{output.behind_records:,} records"
-    failing = ", and fails" if fails(output) else ""
+    failing = ", and fails" if output.fails else ""
     if output.lag_s is None:
         return f"{name} is {records} behind{failing}{rejected}"
     late = brief_span(output.lag_s * 1000)
@@ -274,9 +274,7 @@ def of_deliveries(output: OutputHealth) -> str:
 
 def of_failure(output: OutputHealth) -> str:
     """What stopped it, or fails now; empty: nothing does."""
-    from tidelog.app.overview.problems import fails
-
-    return _brief(output.error or (output.last_error if fails(output) else ""))
+    return _brief(output.error or (output.last_error if output.fails else ""))
 
 
 def _failed(output: OutputHealth) -> str:

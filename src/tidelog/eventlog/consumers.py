@@ -68,6 +68,7 @@ class Delivered:
         batches, all_records, all_s: of all batches, by whichever process.
         begun_ms: when the batch began that is under way; told only of one that takes long.
         begun_records: that it goes through.
+        refused: tables that are left out for their names, or lack rows since, and why.
     """
 
     records: int = 0
@@ -81,6 +82,7 @@ class Delivered:
     all_s: float = 0.0
     begun_ms: int | None = None
     begun_records: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Delivered:

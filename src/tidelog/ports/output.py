@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -89,6 +89,18 @@ class RejectingOutput(Output, Protocol):
     def rejected(self) -> int:
         """How many went to its dead letters, ever, in batches that are done. A failure may leave
         some out; a batch that comes again by itself is not counted twice.
+        """
+        ...
+
+    def refused_tables(self) -> Mapping[str, str]:
+        """By table that is left out for its name, or lacks rows since it was: why, and what to
+        do.
+        """
+        ...
+
+    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
+        """Take the tables that were left out and now have names that the destination can hold.
+        ``ask`` asks for dumps of them. Called after `Output.prepare`, once a start.
         """
         ...
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
@@ -44,7 +45,7 @@ def read(root: Path) -> list[Row]:
     """All records in order of version, with those columns that directories tell."""
     records: list[Row] = []
     for file in visible(root):
-        told = dict(part.split("=") for part in file.parts if "=" in part)
+        told = {n: unquote(v) for n, v in (p.split("=") for p in file.parts if "=" in p)}
         if file.suffix == ".parquet":
             rows = pq.ParquetFile(file).read().to_pylist()
         else:

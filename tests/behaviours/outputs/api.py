@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 from tests.support.http_receiver import HttpReceiver
@@ -85,7 +86,8 @@ def destination(context: Context) -> Destination:
 
     def rows(table: str) -> list[Row]:
         """In the order in which they came; each event came once, since the API minds keys."""
-        events = [each.event for each in api.events(f"{folder}/{table}")]
+        path = f"{folder}/{table}"
+        events = [e.event for e in api.events(f"{folder}/%") if unquote(e.path) == path]
         seen = [(event["__version"], event["__op"]) for event in events]
         assert len(set(seen)) == len(seen), "an event was stored twice"
         return table_rows(events)

@@ -11,6 +11,7 @@ from tests.behaviours.outputs.destinations import Context, Destination, Row
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION
@@ -60,8 +61,8 @@ def database_destination(context: Context, kind: str, deletes: str = "hard") -> 
         )
 
     def rows(table: str) -> list[Row]:
-        schema, _, name = table.partition(".")
-        return live_rows(place, namespace or schema, name)
+        found = TableName.parse(table)
+        return live_rows(place, namespace or found.namespace, found.name)
 
     return Destination(open_, rows)
 

@@ -23,7 +23,8 @@ def destination(context: Context) -> Destination:
         return [row.asDict() for row in frame.orderBy("id").collect()]
 
     def open_(**how: Any) -> Output:
-        output: Output = lake.output(options=lake.options(steps=how.get("steps", ())))
+        options = lake.options(steps=how.get("steps", ()))
+        output: Output = lake.output(options=options, state=lake.kept())
         return output
 
     return Destination(open_, rows, frozenset({"no-delivery"}))

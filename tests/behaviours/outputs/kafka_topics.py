@@ -101,6 +101,7 @@ def _read(
 def kafka_destination(
     context: Context, message_format: str = "flat", decode: Decode | None = None, **options: Any
 ) -> Destination:
+    from tidelog.outputs.kafka.client import topic_name
     from tidelog.outputs.kafka.output import KafkaOutput
 
     server = broker()
@@ -126,7 +127,7 @@ def kafka_destination(
         """As a reader that keeps rows by key sees them: it fills what a message does not tell."""
         told: list[tuple[str, int, Row | None]] = []
         known: dict[str, Row] = {}
-        messages = read(f"{prefix}.{table}", decode=decode)
+        messages = read(topic_name(f"{prefix}.{table}"), decode=decode)
         check_order(messages)
         for message in sorted(messages, key=lambda m: m.version):
             if message.value is None:

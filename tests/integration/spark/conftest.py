@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
+from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+from tidelog.outputs.lake.delta_table import path_of
 from tidelog.pipeline import spark_session
 from tidelog.spark.queries.run import run_pipeline
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
+from tidelog.state.sqlite import SqliteState
 
 SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
@@ -49,6 +52,10 @@ class Lake:
     def output(self, **options: Any) -> Any:
         return DeltaOutput(self.spark, self.built.path, self.path, **options)
 
+    def kept(self) -> SqliteState:
+        """What outputs keep beside their tables."""
+        return SqliteState(f"sqlite:///{self.root / 'state.db'}")
+
     def run(self, checkpoint: str = "checkpoint", **options: Any) -> int:
         output = options.pop("output", None) or self.output()
         try:
@@ -64,7 +71,7 @@ class Lake:
             output.close()
 
     def frame(self, table: str) -> Any:
-        return self.spark.read.format("delta").load(f"{self.path}/{table.replace('.', '/')}")
+        return self.spark.sql(f"SELECT * FROM {self.name(table)}")  # a path would be a pattern
 
     def rows(self, table: str, key: str = "id") -> list[tuple[Any, ...]]:
         """The table's rows without the version, by key."""
@@ -72,7 +79,7 @@ class Lake:
 
     def name(self, table: str) -> str:
         """As SQL calls it."""
-        return f"delta.`{self.path}/{table.replace('.', '/')}`"
+        return f"delta.`{path_of(self.path, TableName.parse(table), table)}`"
 
     def add(self, table: str, rows: list[tuple[int, str]]) -> None:
         """Rows (id, v) as a user inserts them, who tells no other column."""

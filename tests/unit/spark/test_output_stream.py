@@ -114,6 +114,11 @@ class Rejecting(Noting):
     def rejected(self) -> int:
         return 7
 
+    def refused_tables(self) -> dict[str, str]:
+        return {"public.x": "why"}
+
+    def take_again(self, ask: Any) -> None: ...
+
 
 def test_rejections_are_told_with_the_batch(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
@@ -126,6 +131,7 @@ def test_rejections_are_told_with_the_batch(tmp_path: Path) -> None:
         frame: Any = Frame(built, built.log.head_offset, end)
         loop.batch(frame, 0)
     assert [each.rejected for each in told] == [7, 0]
+    assert [each.refused for each in told] == [{"public.x": "why"}, {}]
 
 
 def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) -> None:

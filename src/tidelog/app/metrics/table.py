@@ -97,6 +97,11 @@ def _of_outputs(name: str) -> Any:
     return samples
 
 
+def _refused(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
+    for output in found.outputs:
+        yield (output.pipeline, output.output), len(output.refused)
+
+
 def _when(name: str) -> Any:
     """A time of each output, in seconds; none before there is one."""
 
@@ -363,6 +368,11 @@ METRICS: Final = (
         "tidelog_output_dead_letter_timestamp_seconds", "gauge",
         "When the last of its dead letters came, in seconds since 1970; none if none did.",
         _when("rejected_ms"), _BY_OUTPUT,
+    ),
+    Metric(
+        "tidelog_output_refused_tables", "gauge",
+        "Tables that it leaves out for their names, or lacks rows of since it did.",
+        _refused, _BY_OUTPUT,
     ),
     Metric(
         "tidelog_problems", "gauge", "Problems that `tidelog status` tells, by kind.",

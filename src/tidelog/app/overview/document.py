@@ -93,6 +93,7 @@ class OutputHealth:
             of the log it went; ``records_per_s``.
         last_error: what failed last, at ``last_error_ms``; it is over if a batch was done since.
         rejected: records in its dead letters, the last of which were seen at ``rejected_ms``.
+        refused: by table that is left out for its name, or lacks rows since it was, why.
         batches, all_records, all_s: of all batches ever, how many, of how many records, how long.
         begun_ms: since when a batch is under way that takes long; None: none is, or nobody
             delivers. It goes through ``begun_records``.
@@ -114,11 +115,18 @@ class OutputHealth:
     last_error_ms: int | None = None
     rejected: int = 0
     rejected_ms: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0
     begun_ms: int | None = None
     begun_records: int = 0
+
+    @property
+    def fails(self) -> bool:
+        """Has nothing been brought over since it failed, though there is something?"""
+        since = self.last_error_ms
+        return bool(since is not None and self.behind_records and (self.committed_ms or 0) < since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ def outputs_of(
 
 def _deliveries(told: Delivered) -> dict[str, Any]:
     found: dict[str, Any] = {"rejected": told.rejected, "rejected_ms": told.rejected_ms}
+    if told.refused:
+        found["refused"] = dict(told.refused)
     if told.committed_ms is not None:
         found |= {"committed_ms": told.committed_ms, "batch_s": told.batch_s}
         found |= {"batch_records": told.records, "batches": told.batches}

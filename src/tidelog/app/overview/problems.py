@@ -253,7 +253,7 @@ def _outputs(
                 "tidelog pipeline CONFIG",
                 "the-pipeline-and-its-outputs",
             )
-        elif fails(each):
+        elif each.fails:
             yield _problem(
                 "output-fails",
                 Severity.WARNING,
@@ -282,12 +282,10 @@ def _outputs(
                 "Look at the files below the output's dead_letter, and mend the destination.",
                 "a-destination-rejects-records",
             )
-
-
-def fails(output: OutputHealth) -> bool:
-    """Has nothing been brought over since it failed, though there is something?"""
-    since = output.last_error_ms
-    return bool(since is not None and output.behind_records and (output.committed_ms or 0) < since)
+        for table, why in sorted(each.refused.items()):
+            what, remedy = f"Output {name} lacks rows of {table}: {why}", "The other tables go on."
+            found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
+            yield _problem(*found, "namerefusederror")
 
 
 def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from now on, and that it passed over so far.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tidelog.app.client import send_command
 from tidelog.app.pipeline.destinations import destinations
@@ -101,6 +101,11 @@ def _dumped_tables(log: EventLog) -> set[str]:
     head = log.head_offset
     found = dump_records(log, head, log.latest_offset())
     return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
+
+
+def ask_for(config: Config, output: str, tables: Sequence[str]) -> None:
+    """Ask for dumps of tables that ``output`` left out and now takes."""
+    _ask(config, {TableName.parse(table): [output] for table in tables})
 
 
 def _ask(config: Config, lacking: dict[TableName, list[str]]) -> bool:

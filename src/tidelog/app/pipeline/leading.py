@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.app.elections import pipeline_lease
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.catch_up import catch_up
+from tidelog.app.pipeline.catch_up import ask_for, catch_up
 from tidelog.app.pipeline.destinations import (
     check_alone,
     check_apart,
@@ -149,6 +150,7 @@ class PipelineSession:
                 lost=lost,
                 # What does not wait has begun: a pause holds for the next one.
                 is_paused=lambda: not self._once and self._paused.now,
+                ask=partial(ask_for, config),
             )
         finally:
             done.set()

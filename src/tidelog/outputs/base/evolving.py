@@ -44,6 +44,18 @@ def described(columns: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in columns]
 
 
+def as_altered(
+    known: Sequence[Sequence[str]], now: pa.Schema, takes: Callable[[str, str], bool]
+) -> list[list[str]]:
+    """The destination's columns, of which ``known`` was kept, with what somebody altered there:
+    asked of ``takes``, by name and former type, where the type ``now`` is another one.
+    """
+    types = {field.name: str(field.type) for field in now}
+    changed = {name: kind for name, kind in known if types.get(name, kind) != kind}
+    altered = {name for name, former in changed.items() if takes(name, former)}
+    return [[name, types[name] if name in altered else kind] for name, kind in known]
+
+
 # For destinations with nothing to alter.
 LEAVE_OUT = (
     "Set the output's on_schema_change to lenient, which leaves the columns out, or leave them out "

@@ -15,24 +15,22 @@ may run twice. What makes it exact is that writers are idempotent by key and ver
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import OutputError, OvertakenError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import evolving, logical_messages, ranges
+from tidelog.outputs.base.current_tables import CurrentTables
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
-from tidelog.outputs.base.overtaken import OvertakenError
 from tidelog.outputs.base.parts import BatchPlan, TablePart
-from tidelog.outputs.base.progress import Columns, OutputProgress
+from tidelog.outputs.base.progress import OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import JobScheduler
 from tidelog.outputs.base.targets import TargetTables, require_generation
 from tidelog.ports import (
@@ -47,7 +45,6 @@ from tidelog.spark.datasource.partitions import check_start, partitioned, schema
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error, output_failed
 from tidelog.spark.sessions.exact_names import EXACT_NAMES
-from tidelog.spark.transforms import steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,8 +87,8 @@ class ExecutorOutput:
             self._spark.conf.set(name, value)
         register(self._spark)
         self._progress: OutputProgress | None = None
-        self._current: dict[TableName, tuple[int, TargetTable]] = {}  # of which version
         self._targets = TargetTables(self._spark, self.log, delivery)
+        self._current = CurrentTables(self.log, self._targets, delivery, state, self)
         self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
         self._jobs = JobScheduler(self._spark, self.log, delivery, self._cores)
 
@@ -127,6 +124,10 @@ class ExecutorOutput:
         """Create the destination's table if it is not there. Before the first rows in each run, and
         before those of other columns or another key.
         """
+
+    def address(self, table: TargetTable) -> str | None:
+        """What of the destination no other table of the output may share, such as ``topic t``."""
+        return None
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         """Add and widen columns; may come again. Raises OutputRefusedError if it can't be done."""
@@ -179,16 +180,9 @@ class ExecutorOutput:
     def prepare(self, generation: str) -> None:
         """Check the destination and, for all tables known so far, the steps."""
         require_generation(self.log, generation, self.name)
-        for key in self._state.keys("output/"):
-            other = key.split("/")
-            if other[2] == self.name and other[1] != generation:
-                raise OutputRefusedError(
-                    f"output {self.name} was filled from generation {other[1]} of the event log, "
-                    f"this log is generation {generation}: it was recreated. Empty the "
-                    "destination and give the output another name, then dump the tables again."
-                )
+        check_generation(self._state, generation, self.name)
         for table, schema in schemas_now(self.log).items():
-            if matches(self.delivery.tables, table):
+            if self._takes_table(table):
                 self._targets.of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
@@ -213,6 +207,14 @@ class ExecutorOutput:
         """See `tidelog.ports.RejectingOutput`."""
         return self._opened(self.log.generation).rejected
 
+    def refused_tables(self) -> Mapping[str, str]:
+        """See `tidelog.ports.RejectingOutput`."""
+        return self._current.refused.messages()
+
+    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
+        """See `tidelog.ports.RejectingOutput`."""
+        self._current.take_again(ask, self._opened(self.log.generation))
+
     def close(self) -> None:
         self._jobs.close()
         self._state.close()
@@ -223,6 +225,9 @@ class ExecutorOutput:
         if self._progress is None:
             self._progress = OutputProgress(self._state, generation, self.name)
         return self._progress
+
+    def _takes_table(self, table: TableName) -> bool:
+        return matches(self.delivery.tables, table)
 
     def _bring(self, batch: OutputBatch, progress: OutputProgress) -> None:
         self._check_lease()
@@ -254,6 +259,8 @@ class ExecutorOutput:
             what = f"output {self.name}: writing offsets {start} to {end}"
             raise output_failed(what, error) from error
         progress.finish(end, rejected)
+        dumps = ranges.whole_dumps(whole)
+        self._current.refused.dumped({name: each.first_offset for name, each in dumps.items()})
 
     def _pieces(self, batch: OutputBatch) -> list[OutputBatch]:
         """Changes are told as they were, each under its own schema; a key's newest state is told
@@ -261,9 +268,7 @@ class ExecutorOutput:
         """
         if self.delivery.keyed:
             return [batch]
-        return ranges.of_one_schema(
-            self.log, batch, lambda table: matches(self.delivery.tables, table)
-        )
+        return ranges.of_one_schema(self.log, batch, self._takes_table)
 
     def _write(self, batch: OutputBatch) -> int:
         """How many records were rejected?"""
@@ -271,7 +276,7 @@ class ExecutorOutput:
         gone = self._gone(batch, names)
         with_rows = set(names)
         names |= {name: TableName.parse(name) for name in gone if name not in names}
-        chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
+        chosen = {n: t for n, t in sorted(names.items()) if self._takes_table(t)}
         parts: list[TablePart] = []
         removed: dict[TableName, int] = {}
         for name, table in chosen.items():
@@ -315,11 +320,11 @@ class ExecutorOutput:
         refs = logical_messages.refs_of(self.log, batch.start, batch.end)
         if not refs:
             return []
-        number, target = self._current.get(logical_messages.MESSAGES, (0, None))
+        target = self._current.find(logical_messages.MESSAGES)
         if target is None:
             target = logical_messages.target(self.log)
             self.create(target)
-            self._current[target.source] = (number, target)
+            self._current.add(target)
         return [TablePart(target, (refs,))]
 
     def _check_lease(self) -> None:
@@ -337,7 +342,7 @@ class ExecutorOutput:
             delivery.dead_letters,
             tasks.armed(),
             frozenset() if delivery.keyed else delivery.skipped,
-            frozenset(str(t.source) for _, t in self._current.values() if self.takes_truncates(t)),
+            frozenset(str(t.source) for t in self._current.all() if self.takes_truncates(t)),
             None if self._lease is None else self._lease.tasks,
         )
 
@@ -360,40 +365,4 @@ class ExecutorOutput:
             schema = ranges.schema_before(self.log, table, batch.end)
         if schema is None:
             return None
-        number, known = self._current.get(table, (0, None))
-        if number == schema.schema_id:
-            return known
-        found = self._targets.of_records(schema)
-        progress = self._opened(batch.generation)
-        columns = progress.columns.get(str(table))
-        if columns is None:
-            self.create(found)
-            progress.remember(str(table), evolving.described(found.columns))
-        else:
-            columns = self._as_altered(found, columns)
-            change = evolving.change(
-                self.delivery.on_schema_change,
-                str(table),
-                columns,
-                found.columns,
-                found.key,
-                partial(self.way_out, found),
-            )
-            found = replace(found, columns=change.delivered)
-            if not steps_of(self.delivery.steps, table):
-                delivered = ranges.delivered_schema(found.schema, change.delivered.names)
-                found = replace(found, schema=delivered)
-            self.create(found)  # its columns or its key are others now
-            if change.alters:
-                self.alter(found, change)
-            progress.remember(str(table), change.remembered(columns))
-        found = self._targets.with_schema_ids(found, self.subject(found))
-        self._current[table] = (schema.schema_id, found)
-        return found
-
-    def _as_altered(self, table: TargetTable, known: Columns) -> Columns:
-        """What is known of the destination's columns, with what somebody altered there."""
-        now = {field.name: str(field.type) for field in table.columns}
-        changed = {name: kind for name, kind in known if now.get(name, kind) != kind}
-        altered = {name for name, former in changed.items() if self.takes(table, name, former)}
-        return [[name, now[name] if name in altered else kind] for name, kind in known]
+        return self._current.of(schema, batch.start, self._opened(batch.generation))

@@ -11,11 +11,16 @@ created it late: then it is read again, and the batch is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.errors import OutputError, OutputRefusedError, StateConflictError
+from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError, StateConflictError
 from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
 
 Columns = list[list[str]]  # name and type of each
 
@@ -81,3 +86,135 @@ class OutputProgress:
                 "pipeline for each output, or give the outputs names of their own."
             ) from None
         self.done, self.begun, self.columns, self.rejected = done, begun, columns, rejected
+
+
+@dataclass(frozen=True)
+class RefusedTable:
+    """``why`` it is left out; rows from offset ``since`` on are not in the destination. From
+    ``resumed`` on they are again.
+    """
+
+    why: str
+    since: int
+    resumed: int | None = None
+
+
+class RefusedNames:
+    """Tables that an output leaves out because its destination can't hold their names, in one
+    document of the state store. Each stays there until a whole dump has brought what it lacks.
+
+    Used by several threads. Without a state store nothing may be left out: it stops the output.
+    """
+
+    def __init__(self, state: StateStore | None, generation: str, output: str) -> None:
+        self._state = state
+        self._output = output
+        self._key = f"refused/{generation}/{output}"
+        self._lock = threading.Lock()
+        found = state.get(self._key) if state else None
+        self._version = found.version if found else 0
+        self._tables = (
+            {name: RefusedTable(**each) for name, each in found.value.items()} if found else {}
+        )
+
+    def refuse(self, table: str, error: NameRefusedError, since: int) -> None:
+        """Durable upon return: the table's rows from ``since`` on are left out."""
+        if self._state is None:
+            raise error
+        with self._lock:
+            known = self._tables.get(table)
+            first = since if known is None else min(known.since, since)
+            wanted = RefusedTable(str(error), first)
+            if known != wanted:
+                logger.error("%s is left out: %s", table, error)
+                self._store({**self._tables, table: wanted})
+
+    def resume(self, table: str, at: int) -> None:
+        """Rows of the table are written again from ``at`` on, if they were not."""
+        with self._lock:
+            known = self._tables.get(table)
+            if known is None or known.resumed is not None:
+                return
+            resumed = RefusedTable(known.why, known.since, at)
+            logger.warning("output %s: %s", self._output, _lacking(table, resumed))
+            self._store({**self._tables, table: resumed})
+
+    def dumped(self, dumps: Mapping[str, int]) -> None:
+        """Whole dumps are in the destination; by table, where each began."""
+        with self._lock:
+            made_good = {
+                name
+                for name, each in self._tables.items()
+                if each.resumed is not None and dumps.get(name, -1) >= each.resumed
+            }
+            if made_good:
+                kept = {n: each for n, each in self._tables.items() if n not in made_good}
+                self._store(kept)
+
+    def left_out(self) -> list[str]:
+        """Those whose rows are not written."""
+        return [name for name, each in self._tables.items() if each.resumed is None]
+
+    def messages(self) -> dict[str, str]:
+        """By table, what is wrong and what to do."""
+        return {
+            name: each.why if each.resumed is None else _lacking(name, each)
+            for name, each in sorted(self._tables.items())
+        }
+
+    def take_again(
+        self, check: Callable[[str], None], ask: Callable[[Sequence[str]], None], at: int
+    ) -> None:
+        """Those that ``check`` does not refuse any more are taken from ``at`` on; ``ask`` asks for
+        dumps of them.
+        """
+        fit = []
+        for table in self.left_out():
+            try:
+                check(table)
+            except NameRefusedError as error:
+                self.refuse(table, error, at)
+            else:
+                fit.append(table)
+        if fit:
+            ask(fit)
+            for table in fit:
+                self.resume(table, at)
+
+    def forget(self, tables: Collection[str]) -> None:
+        """The output takes these no more."""
+        with self._lock:
+            kept = {name: each for name, each in self._tables.items() if name not in tables}
+            if kept != self._tables:
+                self._store(kept)
+
+    def _store(self, tables: Mapping[str, RefusedTable]) -> None:
+        assert self._state is not None
+        value = {name: asdict(each) for name, each in tables.items()}
+        try:
+            self._version = self._state.put(self._key, value, self._version)
+        except StateConflictError:
+            raise OutputRefusedError(
+                f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
+                "pipeline for each output, or give the outputs names of their own."
+            ) from None
+        self._tables = dict(tables)
+
+
+def check_generation(state: StateStore, generation: str, output: str) -> None:
+    """Raises OutputRefusedError if the output was filled from another log."""
+    for key in state.keys("output/"):
+        _, other, name = key.split("/")[:3]
+        if name == output and other != generation:
+            raise OutputRefusedError(
+                f"output {output} was filled from generation {other} of the event log, this log "
+                f"is generation {generation}: it was recreated. Empty the destination and give the "
+                "output another name, then dump the tables again."
+            )
+
+
+def _lacking(table: str, refused: RefusedTable) -> str:
+    return (
+        f"{table} was left out from offset {refused.since} to {refused.resumed}: rows are missing "
+        f"until a dump of it is done; if none is under way, run `tidelog dump --table {table}`"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.ports import SchemaFormatter, TargetTable
-from tidelog.spark.datasource.partitions import schema_now
+from tidelog.spark.datasource.partitions import schema_now, schemas_now
 from tidelog.spark.transforms import target_table
 
 if TYPE_CHECKING:
@@ -27,15 +29,16 @@ def require_generation(log: EventLog, generation: str, output: str) -> None:
         )
 
 
-def route_step(table: TargetTable, name: str) -> str:
+def route_step(table: TableName, name: str) -> str:
     """What to write about a table whose name the destination can't hold; ``name``: a new one."""
-    return f"Send the table elsewhere by a step: {{route: {name}, tables: [{_text(table.source)}]}}"
+    return f"Send the table elsewhere by a step: {{route: {name}, tables: [{_text(table)}]}}"
 
 
-def rename_step(table: TargetTable, column: str) -> str:
-    """What to write about a column whose name the destination can't hold."""
-    tables = f"tables: [{_text(table.source)}]"
-    return f"Rename it by a step: {{rename: {{{_text(column)}: OTHER}}, {tables}}}"
+def rename_step(table: TableName, *columns: str) -> str:
+    """What to write about columns whose names the destination can't hold."""
+    names = ", ".join(f"{_text(column)}: OTHER{n or ''}" for n, column in enumerate(columns))
+    step = f"{{rename: {{{names}}}, tables: [{_text(table)}]}}"
+    return f"Rename {'them' if len(columns) > 1 else 'it'} by a step: {step}"
 
 
 def _text(value: object) -> str:
@@ -90,6 +93,19 @@ class TargetTables:
             if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
                 raise
             return self.of(newest)
+
+    def owners(
+        self, delivered: Collection[str], address: Callable[[TargetTable], str | None]
+    ) -> dict[str, str]:
+        """By address, the first of the tables that were ``delivered``."""
+        found: dict[str, str] = {}
+        for table, schema in sorted(schemas_now(self._log).items()):
+            if str(table) in delivered:
+                with suppress(ConfigError, OutputRefusedError):  # it goes nowhere now
+                    there = address(self.of_records(schema))
+                    if there is not None:
+                        found.setdefault(there, str(table))
+        return found
 
     def with_schema_ids(self, table: TargetTable, subject: str) -> TargetTable:
         """``table`` with its messages' schemas numbered, which are kept under ``subject``."""

@@ -19,12 +19,14 @@ def check_names(
     for name in (place.namespace, place.name):
         if fault := dialect.name_fault(session, name):
             raise _refused(
-                output, f"the table {place} has a name that {fault}", route_step(table, ELSEWHERE)
+                output,
+                f"the table {place} has a name that {fault}",
+                route_step(table.source, ELSEWHERE),
             )
     for name in table.columns.names:
         if fault := dialect.name_fault(session, name):
             what = f"the table {place} has a column '{name}' whose name {fault}"
-            raise _refused(output, what, rename_step(table, name))
+            raise _refused(output, what, rename_step(table.source, name))
     seen: dict[str, str] = {}
     for name in (*table.columns.names, VERSION, DELETED):
         other = seen.setdefault(name.lower() if dialect.ignores_case else name, name)
@@ -34,7 +36,7 @@ def check_names(
                 "apart"
             )
             theirs = other if name in (VERSION, DELETED) else name
-            raise _refused(output, what, rename_step(table, theirs))
+            raise _refused(output, what, rename_step(table.source, theirs))
 
 
 def _refused(output: str, what: str, step: str) -> NameRefusedError:

@@ -78,7 +78,7 @@ class DatabaseOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         session = self._connected()
         place = self._tables.place(session, table)
-        self._check_apart(session, table, place)
+        self._check_place(session, table, place)
         self._tables.create(session, table, place)
         name = self._dialect.quoted(place.namespace, place.name)
         empty = not session.rows(f"SELECT 1 FROM {name} LIMIT 1")
@@ -179,7 +179,7 @@ class DatabaseOutput(ExecutorOutput):
             self._layouts[source] = layout
         return layout
 
-    def _check_apart(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
+    def _check_place(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
         folds = self._dialect.folds_tables(session)
         for source, (_, other) in self._known.items():
             if source != table.source and (
@@ -187,5 +187,5 @@ class DatabaseOutput(ExecutorOutput):
             ):
                 raise NameRefusedError(
                     f"output {self.name}: {source} and {table.source} both go to the table {place}"
-                    f". {route_step(table, ELSEWHERE)}"
+                    f". {route_step(table.source, ELSEWHERE)}"
                 )

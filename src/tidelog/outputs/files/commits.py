@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from tidelog.errors import OutcomeUnknownError, OutputBusyError, TidelogError
-from tidelog.outputs.base.overtaken import OvertakenError
+from tidelog.errors import OutcomeUnknownError, OutputBusyError, OvertakenError, TidelogError
 from tidelog.outputs.files.store import FileStore
 from tidelog.outputs.files.writer import Attempt, StagedFile
 from tidelog.system import failpoints

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
 from tidelog.outputs.files.store import open_file_store
@@ -25,6 +26,9 @@ from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_NAME_BYTES = 255
 
 
 class FilesOutput(ExecutorOutput):
@@ -57,7 +61,6 @@ class FilesOutput(ExecutorOutput):
         self._layout = FilesLayout(layout)
         self._format = file_format or FileFormat()
         self._commits = Commits(self._store, delivery.name)
-        self._directories: dict[str, str] = {}
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
@@ -73,15 +76,19 @@ class FilesOutput(ExecutorOutput):
         self._commits.finish()
 
     def create(self, table: TargetTable) -> None:
+        for part in self._layout.of_table(table).split("/"):
+            if len(part.encode()) > _NAME_BYTES:
+                raise NameRefusedError(
+                    f"output {self.name}: the directory of {table.source} has a name of more than "
+                    f"{_NAME_BYTES} bytes, which file systems refuse. "
+                    f"{route_step(table.source, 'OTHER')}"
+                )
+
+    def address(self, table: TargetTable) -> str | None:
+        """Files of typed columns hold one table each; those of JSON any."""
         if not self._format.typed:
-            return
-        directory = self._layout.of_table(table)
-        other = self._directories.setdefault(directory, str(table.source))
-        if other != str(table.source):
-            raise OutputRefusedError(
-                f"output {self.name}: {other} and {table.source} go to the same directories, with "
-                "different columns. Set `layout` with {table}, or `values: json`."
-            )
+            return None
+        return f"the directory {self._layout.of_table(table)} (see `layout`)"
 
     def held_until(self, table: TableName) -> int | None:
         newest = self._commits.newest

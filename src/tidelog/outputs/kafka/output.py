@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
+from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError, StateConflictError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
@@ -32,6 +32,7 @@ from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.base.ranges import whole_dumps
+from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.administration import Administration
@@ -116,10 +117,10 @@ class KafkaOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         topic = self.subject(table)
         other = self._topics.setdefault(topic, str(table.source))
-        if other != str(table.source) and not self._shares_topics:
+        if other != str(table.source) and table.source == MESSAGES:
             raise OutputRefusedError(
-                f"output {self.name}: {other} and {table.source} both go to topic {topic}; only "
-                "with order total may tables share one. Set `topic` with {namespace} and {name}"
+                f"output {self.name}: the topic {topic} of logical messages is that of {other}: "
+                "set `messages_topic`"
             )
         try:
             if topic not in self._administration.client.list_topics(timeout=_TIMEOUT_S).topics:
@@ -127,6 +128,12 @@ class KafkaOutput(ExecutorOutput):
                 self._create_topic(topic, "delete" if table.source == MESSAGES else policy)
             self._describe(topic)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_EXCEPTION:
+                # Topics that differ in "." and "_" alone would share their metrics' name.
+                raise NameRefusedError(
+                    f"output {self.name}: brokers refuse the topic {topic} of {table.source} "
+                    f"({error.args[0].str()}). {route_step(table.source, 'OTHER')}"
+                ) from None
             raise failed(f"topic {topic} can't be created", error) from None
         if topic in self._compacted and table.source == MESSAGES:
             raise OutputRefusedError(
@@ -170,7 +177,16 @@ class KafkaOutput(ExecutorOutput):
         """The topic, as Confluent's TopicNameStrategy has it."""
         if table.source == MESSAGES:
             return topic_name(self._messages_topic)
-        return topic_name(topic_of(self._topic, table))
+        wanted = topic_of(self._topic, table)
+        try:
+            return topic_name(wanted)
+        except OutputRefusedError as error:
+            raise NameRefusedError(
+                f"output {self.name}: {error}. {route_step(table.source, 'OTHER')}"
+            ) from None
+
+    def address(self, table: TargetTable) -> str | None:
+        return None if self._shares_topics else f"topic {self.subject(table)}"
 
     def takes_truncates(self, table: TargetTable) -> bool:
         """In a compacted topic they become tombstones, without which keys would stay for ever."""
@@ -210,7 +226,8 @@ class KafkaOutput(ExecutorOutput):
         """After the batch's rows: what a key has of these is newer."""
         dumps = whole_dumps(plan.batch)
         for source in plan.removed:
-            _, table = self._current[source]
+            table = self._current.find(source)
+            assert table is not None
             done = dumps[str(source)]
             ids = self._schema_ids(source) if self._shares_topics else None
             version = done.finalized_until - 1
@@ -239,7 +256,11 @@ class KafkaOutput(ExecutorOutput):
             frozenset(self._compacted),
             dict(self._max_bytes),
             ends,
-            {str(each): self._schema_ids(each) for each in self._current if each != MESSAGES}
+            {
+                str(each.source): self._schema_ids(each.source)
+                for each in self._current.all()
+                if each.source != MESSAGES
+            }
             if self._shares_topics
             else {},
         )

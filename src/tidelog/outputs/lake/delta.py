@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta_table import DELETED, DeltaLayout, DeltaTable, path_of
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput, of_table
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput
+from tidelog.outputs.lake.table import of_table
+from tidelog.ports import StateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +45,7 @@ class DeltaOutput(LakeOutput):
         name: tells this output from others of the same log; part of Delta's application id.
         options: see there.
         parallel_tables: how many tables are merged at once.
+        state: keeps which tables are left out for their names; None: such a table stops it.
     """
 
     product = "Delta"
@@ -58,6 +61,7 @@ class DeltaOutput(LakeOutput):
         name: str = "delta",
         options: DeltaOptions | None = None,
         parallel_tables: int = 2,
+        state: StateStore | None = None,
     ) -> None:
         super().__init__(
             spark,
@@ -66,6 +70,7 @@ class DeltaOutput(LakeOutput):
             name=name,
             options=options or DeltaOptions(),
             parallel_tables=parallel_tables,
+            state=state,
         )
         self._root = path
         self._of_thread = threading.local()

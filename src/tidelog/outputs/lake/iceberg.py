@@ -16,8 +16,9 @@ from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.iceberg_state import IcebergCatalog
 from tidelog.outputs.lake.iceberg_table import DELETED, IcebergLayout, IcebergTable, Partition
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput, of_table
-from tidelog.outputs.lake.table import parts_of
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput
+from tidelog.outputs.lake.table import of_table, parts_of
+from tidelog.ports import StateStore
 from tidelog.spark.sessions.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
@@ -45,6 +46,7 @@ class IcebergOutput(LakeOutput):
             a table is.
         options: see there.
         parallel_tables: how many tables are merged at once.
+        state: keeps which tables are left out for their names; None: such a table stops it.
     """
 
     product = "Iceberg"
@@ -60,6 +62,7 @@ class IcebergOutput(LakeOutput):
         name: str = "iceberg",
         options: IcebergOptions | None = None,
         parallel_tables: int = 2,
+        state: StateStore | None = None,
     ) -> None:
         check_spark()
         super().__init__(
@@ -69,6 +72,7 @@ class IcebergOutput(LakeOutput):
             name=name,
             options=options or IcebergOptions(),
             parallel_tables=parallel_tables,
+            state=state,
         )
         known_as, conf = catalog_conf(name, catalog)
         self._shared = self._session(conf)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.types import StructField
 
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.targets import rename_step
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.iceberg_state import (
@@ -206,9 +207,9 @@ class IcebergTable(LakeTable):
         super().check_names(target)
         for name in target.columns.names:
             if name.lower() in _RESERVED:
-                raise ConfigError(
-                    f"{target.source} has a column {name}, a name that Iceberg keeps for itself: "
-                    "rename it by a step"
+                raise NameRefusedError(
+                    f"{target.source} has a column {name}, a name that Iceberg keeps for itself. "
+                    f"{rename_step(target.source, name)}"
                 )
 
     def create(self, target: TargetTable, generation: str) -> None:

@@ -24,6 +24,7 @@ def _delta(section: DeltaSection, context: OutputContext) -> Output:
         name=section.name,
         options=options,
         parallel_tables=section.parallelism,
+        state=context.open_state(),
     )
 
 
@@ -41,6 +42,7 @@ def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
         name=section.name,
         options=options,
         parallel_tables=section.parallelism,
+        state=context.open_state(),
     )
 
 

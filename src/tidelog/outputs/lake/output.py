@@ -10,33 +10,34 @@ come again, cut differently, also from a new checkpoint. Names in SQL are quoted
 from __future__ import annotations
 
 import logging
-import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-
 from tidelog.codecs.partial_rows import columns_that_may_lack
-from tidelog.errors import OutputBusyError, OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import NameRefusedError, OutputBusyError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.progress import RefusedNames
 from tidelog.outputs.base.ranges import (
     batch_of,
     deleted_below,
     delivered_schema,
     refs_of,
     schema_in,
+    whole_dumps,
 )
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake import rows as lake_rows
+from tidelog.outputs.lake.reasons import CONFLICT, reason_of
 from tidelog.outputs.lake.restored import start_of
-from tidelog.outputs.lake.table import LakeTable
-from tidelog.ports import OutputBatch, TableRange, TargetTable, WriteLease
+from tidelog.outputs.lake.table import LakeTable, check_place
+from tidelog.ports import OutputBatch, StateStore, TableRange, TargetTable, WriteLease
 from tidelog.spark import failures, transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
@@ -61,19 +62,6 @@ SESSION_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-
-
-# Delta's error classes, and Java's, for a commit that another writer's came before.
-_CONFLICT = re.compile(
-    r"DELTA_(CONCURRENT_\w+|METADATA_CHANGED|PROTOCOL_CHANGED)"
-    r"|\b(Concurrent(Write|Append|DeleteRead|DeleteDelete|Transaction|Modification)"
-    r"|MetadataChanged|ProtocolChanged)Exception\b|\bDeltaConcurrentModificationException\b"
-)
-_GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
-_LOST_FILE = (
-    "a file of the table is gone, as after a VACUUM that kept nothing while a batch was written; "
-    "restore the table to a version that has all its files, or move it away and dump it again"
-)
 
 
 @dataclass(frozen=True)
@@ -118,6 +106,7 @@ class LakeOutput(ABC):
         name: tells this output from others of the same log.
         options: see there.
         parallel_tables: how many tables are merged at once.
+        state: keeps which tables are left out for their names; None: such a table stops it.
     """
 
     product: str  # what tables are kept in, for messages
@@ -132,6 +121,7 @@ class LakeOutput(ABC):
         name: str,
         options: LakeOptions,
         parallel_tables: int,
+        state: StateStore | None,
     ) -> None:
         self.name = name
         self._spark = spark
@@ -149,6 +139,11 @@ class LakeOutput(ABC):
         self._optimized_at = time.monotonic()
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._lease: WriteLease | None = None
+        self._state = state
+
+    @cached_property
+    def _refused(self) -> RefusedNames:
+        return RefusedNames(self._state, self._log.generation, self.name)
 
     def led_by(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`. What a driver does late fails at the commit anyway."""
@@ -164,14 +159,22 @@ class LakeOutput(ABC):
             if schema.match_key:
                 copy.check_layout(self._target(schema))
             if copy.exists():
-                copy.check_ours(table, generation)
+                try:
+                    copy.check_ours(table, generation)
+                except NameRefusedError:
+                    continue  # told with its first rows
                 self._mend_if_restored(copy, table, generation)
                 copy.settle_deletes()
                 self._checked.add(table)
 
     def write(self, batch: OutputBatch) -> None:
         """Merge every table of the batch; tables in parallel."""
-        self._in_parallel([(self._run, task, batch.generation) for task in self._tasks(batch)])
+        tasks = self._tasks(batch)
+        for task in tasks:
+            self._table(task.table)  # before threads ask which go to one place
+        self._in_parallel([(self._run, task, batch.generation) for task in tasks])
+        dumps = whole_dumps(batch)
+        self._refused.dumped({name: each.first_offset for name, each in dumps.items()})
         every_s = self._options.optimize_every_s
         if every_s is not None and time.monotonic() - self._optimized_at >= every_s:
             self._in_parallel([(self._optimize, table) for table in sorted(self._written)])
@@ -187,8 +190,32 @@ class LakeOutput(ABC):
         copy = self._table(table)
         return copy.committed(self._application) if copy.exists() else None
 
+    def rejected(self) -> int:
+        """See `tidelog.ports.RejectingOutput`."""
+        return 0
+
+    def refused_tables(self) -> Mapping[str, str]:
+        """See `tidelog.ports.RejectingOutput`."""
+        return self._refused.messages()
+
+    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
+        """See `tidelog.ports.RejectingOutput`."""
+        known = {str(t): s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
+        self._refused.forget(set(self._refused.messages()) - known.keys())
+
+        def check(table: str) -> None:
+            schema, generation = known[table], self._log.generation
+            copy = self._table(schema.table)
+            if exists := copy.exists():
+                copy.check_ours(schema.table, generation)
+            self._follow(copy, schema, generation, exists)
+
+        self._refused.take_again(check, ask, self._log.latest_offset())
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._state is not None:
+            self._state.close()
 
     @property
     def _application(self) -> str:
@@ -210,6 +237,9 @@ class LakeOutput(ABC):
     def _run(self, task: _Task, generation: str) -> None:
         try:
             self._bring_over(task, generation)
+            self._refused.resume(str(task.table), task.start)
+        except NameRefusedError as error:
+            self._refused.refuse(str(task.table), error, task.start)
         except TidelogError:
             raise
         except Exception as error:
@@ -220,14 +250,14 @@ class LakeOutput(ABC):
                 raise ours from error
             if (away := failures.storage_failure(error)) is not None:
                 raise away from error
-            reason = _reason(error)
+            reason = reason_of(error)
             what = (
                 f"{self.product} table {self._table(task.table).place}: writing offsets "
                 f"{task.start} to {task.end} of {task.table}"
             )
             if failures.lasting_reason(error):
                 raise failures.output_failed(what, error) from error
-            kind = OutputBusyError if _CONFLICT.search(reason) else OutputError
+            kind = OutputBusyError if CONFLICT.search(reason) else OutputError
             raise kind(f"{what} failed: {reason}") from error
 
     def _bring_over(self, task: _Task, generation: str) -> None:
@@ -283,7 +313,9 @@ class LakeOutput(ABC):
         known = self._targets.get(schema.table)
         target = self._target(schema)
         if not exists:
+            check_place(self.name, schema.table, copy, self._tables)
             copy.create(target, generation)
+            copy.check_ours(schema.table, generation)  # catalogs may ignore case
             copy.settle_deletes()
             self._delivered[schema.table] = tuple(target.columns.names)
         elif target is not known or schema.table not in self._delivered:
@@ -307,7 +339,7 @@ class LakeOutput(ABC):
             copy.optimize(self._options.vacuum_after_s)
             self._written.discard(table)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
-            logger.warning("%s could not be optimized: %s", copy.place, _reason(error))
+            logger.warning("%s could not be optimized: %s", copy.place, reason_of(error))
 
     def _parts(self, task: _Task) -> list[list[SegmentRef]]:
         """Nothing, or the range as what single tasks fold."""
@@ -348,12 +380,6 @@ class LakeOutput(ABC):
         found = self._tables.get(table)
         if found is None:
             found = self._open(table, destination_name(self._options.steps, table))
-            for other, copy in list(self._tables.items()):
-                if copy.place == found.place:
-                    raise OutputRefusedError(
-                        f"output {self.name}: {other} and {table} both go to {found.place}; change "
-                        "the step route"
-                    )
             self._tables[table] = found
         return found
 
@@ -370,29 +396,5 @@ class LakeOutput(ABC):
         return session
 
 
-def of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
-    """What is configured for the first pattern that matches."""
-    for pattern, columns in chosen.items():
-        if matches((pattern,), table):
-            return tuple(columns)
-    return ()
-
-
 def _size(found: TableRange | None) -> int:
     return found.payload_bytes if found else 0
-
-
-def _reason(error: Exception) -> str:
-    """Its kind and Spark's error class, or Java's classes; its text may hold values."""
-    get_condition = getattr(error, "getCondition", None)
-    condition = get_condition() if get_condition is not None else None
-    if isinstance(error, Py4JJavaError):
-        condition, cause = "", error.java_exception
-        while cause is not None:
-            condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
-            cause = cause.getCause()
-    reason = failures.system_error(error)
-    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-    if not reason and condition and _GONE.search(condition):
-        reason = _LOST_FILE  # Java says the same of files that can't be opened: told before
-    return f"{reason}: {what}" if reason else what

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -13,8 +13,10 @@ from urllib.parse import quote
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import NameRefusedError, OutputRefusedError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.restored import Restored
@@ -29,6 +31,7 @@ TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
+_NAME_BYTES = 255  # of file systems
 _PLAIN = " !$&'()*+,;=:@~"
 
 
@@ -44,7 +47,11 @@ def parts_of(table: TableName, name: str) -> list[str]:
     parts = [table.namespace, table.name]
     if name != str(table):
         parts = [part for part in name.partition(".")[::2] if part]
-    return [quote(part, safe=_PLAIN) if _odd(part) else part for part in parts]
+    return [_encoded(part) if _odd(part) else part for part in parts]
+
+
+def _encoded(part: str) -> str:
+    return quote(part, safe=_PLAIN).replace(".", "%2E" if part in (".", "..") else ".")
 
 
 def _odd(part: str) -> bool:
@@ -173,9 +180,9 @@ class LakeTable(ABC):
             )
         other = self.property(TABLE_PROPERTY)
         if other not in (None, str(table)):
-            raise OutputRefusedError(
-                f"{self.place} is the copy of {other}, and {table} is routed there as well: two "
-                "tables can't share one copy. Change the step route."
+            raise NameRefusedError(
+                f"{self.place} is the copy of {other}, and {table} goes there as well: two tables "
+                f"can't share one copy. {route_step(table, 'SCHEMA.OTHER')}"
             )
         kept, wanted = self.partitions(), self.layout.partitions
         if kept != wanted:
@@ -241,14 +248,10 @@ class LakeTable(ABC):
         for name in names:
             other = seen.setdefault(name.lower(), name)
             if other is not name:
-                raise OutputRefusedError(
+                theirs = other if name in self.layout.own else name
+                raise NameRefusedError(
                     f"{target.source} has columns {other} and {name}, which {self.product} can't "
-                    "tell apart (it ignores case"
-                    + (
-                        "; one of them is the output's own: rename yours by a step)."
-                        if name in self.layout.own
-                        else "). Exclude the table from this output, or rename a column by a step."
-                    )
+                    f"tell apart (it ignores case). {rename_step(target.source, theirs)}"
                 )
 
 
@@ -256,3 +259,32 @@ def fields_of(target: TargetTable) -> dict[str, StructField]:
     """The delivered columns with Spark's types, in order."""
     found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
     return {field.name: field for field in found.fields}
+
+
+def of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
+    """What is configured for the first pattern that matches."""
+    for pattern, columns in chosen.items():
+        if matches((pattern,), table):
+            return tuple(columns)
+    return ()
+
+
+def check_place(
+    output: str, table: TableName, copy: LakeTable, copies: Mapping[TableName, LakeTable]
+) -> None:
+    """Raises NameRefusedError if the copy of another table is to be where that of ``table`` is, or
+    no directory can have its name.
+    """
+    step = route_step(table, "SCHEMA.OTHER")
+    first = min(
+        (each for each, other in copies.items() if other.place == copy.place), default=table
+    )
+    if first != table:
+        raise NameRefusedError(
+            f"output {output}: {first} and {table} both go to {copy.place}. {step}"
+        )
+    if any(len(part.encode()) > _NAME_BYTES for part in copy.place.split("/")):
+        raise NameRefusedError(
+            f"output {output}: the directory of {table} has a name of more than {_NAME_BYTES} "
+            f"bytes, which file systems refuse. {step}"
+        )

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.errors import ConfigError, NameRefusedError, OutputError, OutputRefusedError
 from tidelog.model.patterns import matches
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch import joined as opensearch_joined
@@ -108,12 +109,6 @@ class OpenSearchOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         source = str(table.source)
         alias, part = self._place(table)
-        for other, there in self._known.items():
-            if there.alias == alias and other != source and not (part and there.part):
-                raise OutputRefusedError(
-                    f"output {self.name}: {other} and {source} both go to index {alias}. "
-                    "Set `index` with {namespace} and {name}"
-                )
         indices = self._indices()
         known = Index(alias, part=part)
         if not indices.find(alias):
@@ -128,6 +123,10 @@ class OpenSearchOutput(ExecutorOutput):
         if part is not None:
             indices.put_scripts()
         self._known[source] = known
+
+    def address(self, table: TargetTable) -> str | None:
+        alias, part = self._place(table)
+        return f"index {alias}" if part is None else None
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         # Wider types need nothing: integers are longs, floats doubles from the beginning.
@@ -245,10 +244,10 @@ class OpenSearchOutput(ExecutorOutput):
             tables = notes.get("tables", {})
             strangers = [each for each in tables if each != source and each not in self._joined]
             if strangers or (tables and is_joined != (known.part is not None)):
-                raise OutputRefusedError(
+                raise NameRefusedError(
                     f"output {self.name}: index {indices.name(known.alias)} holds "
                     f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that "
-                    "each table has its own"
+                    f"each table has its own, or: {route_step(table.source, 'OTHER')}"
                 )
             return self._noted(notes, source, known)
 
@@ -276,9 +275,9 @@ class OpenSearchOutput(ExecutorOutput):
         """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
         bad = documents.unfit(columns.names)
         if bad:
-            raise OutputRefusedError(
+            raise NameRefusedError(
                 f"output {self.name}: {table.source} has columns that no document can have by "
-                f"their name: {', '.join(bad)}. Rename them by a step, or drop them"
+                f"their name: {', '.join(bad)}. {rename_step(table.source, *bad)}"
             )
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():

@@ -13,15 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.errors import OffsetAheadError, TidelogError
+from tidelog.errors import NameRefusedError, OffsetAheadError, TidelogError
 from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
-from tidelog.ports import Output, WriteLease
+from tidelog.ports import Output, RejectingOutput, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.queries.stream import OutputStream, StreamOptions, UnderWay
-from tidelog.spark.queries.stream import QueryProgress as QueryProgress
+from tidelog.spark.queries.progress import QueryProgress as QueryProgress
+from tidelog.spark.queries.progress import UnderWay
+from tidelog.spark.queries.stream import OutputStream, StreamOptions
 from tidelog.spark.queries.together import OnState, Together
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def run_pipeline(
     lease: WriteLease | None = None,
     lost: threading.Event | None = None,
     is_paused: Callable[[], bool] = lambda: False,
+    ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
@@ -77,6 +79,7 @@ def run_pipeline(
         lease: of the pipeline, under which alone it writes.
         lost: set together with ``stop`` when the lease has ended: no batch is waited for.
         is_paused: asked before each batch, which waits as long as it is so.
+        ask: asks for dumps of tables that an output, by name, left out and now takes.
 
     Returns the offset below which everything was brought over.
 
@@ -110,6 +113,7 @@ def run_pipeline(
         is_paused,
         book.takes_long,
         partial(_check_offsets, log, destinations or {}),
+        ask,
     )
     streams = [
         OutputStream(
@@ -129,6 +133,8 @@ def run_pipeline(
     for stream in streams:
         stream.prepare()
     together.run(streams, stop)
+    if once:
+        _raise_if_refused(outputs)
     return min(stream.done for stream in streams)
 
 
@@ -155,6 +161,14 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
         log.check_offsets(*sorted(offsets))
     except OffsetAheadError as error:
         raise OffsetAheadError(f"output {output.name}: {error}") from None
+
+
+def _raise_if_refused(outputs: Sequence[Output]) -> None:
+    """Raises NameRefusedError if tables were left out; the others were delivered."""
+    rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
+    found = [text for each in rejecting for text in each.refused_tables().values()]
+    if found:
+        raise NameRefusedError("; ".join(found))
 
 
 class _Book:
@@ -238,6 +252,7 @@ class _Book:
                 batch_s=round(progress.seconds, 3),
                 committed_ms=now_ms,
                 rejected=progress.rejected,
+                refused=dict(progress.refused),
                 rejected_ms=now_ms if more else before.rejected_ms,
                 batches=before.batches + 1,
                 all_records=before.all_records + progress.rows,

@@ -6,8 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.errors import (
@@ -23,6 +24,7 @@ from tidelog.ports import Output, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import QueryFailedError, known_failure, output_failed, query_failed
+from tidelog.spark.queries.progress import QueryProgress, UnderWay
 from tidelog.spark.queries.starts import StartTurn, spread
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
@@ -44,29 +46,6 @@ _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 
 
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What a finished batch brought over to ``output``."""
-
-    batch_id: int
-    start: int
-    end: int
-    rows: int
-    rows_by_table: dict[str, int]
-    seconds: float
-    output: str = ""
-    rejected: int = 0  # by the destination, ever
-
-
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A batch that is being written."""
-
-    begun: float  # monotonic
-    begun_ms: int
-    records: int
-
-
 @dataclass(frozen=True)
 class StreamOptions:
     """See `tidelog.spark.queries.run.run_pipeline`."""
@@ -81,6 +60,8 @@ class StreamOptions:
     on_long_batch: Callable[[str, UnderWay | None], None] = lambda _output, _batch: None
     """Told of an output's batch that takes long, and None when that has ended."""
     check_offsets: Callable[[Output], None] = lambda _output: None
+    ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
+    """Asks for dumps of tables that an output lacks."""
 
 
 class OutputStream:
@@ -149,6 +130,8 @@ class OutputStream:
         try:
             self.output.prepare(self._log.generation)
             self._options.check_offsets(self.output)
+            if isinstance(self.output, RejectingOutput):
+                self.output.take_again(partial(self._options.ask, self.output.name))
         except TidelogError:
             raise
         except Exception as error:
@@ -363,8 +346,11 @@ class _Loop:
         ran = "addBatch" in last["durationMs"]
         return bool(last["batchId"] >= self.batch_id + (not ran))
 
-    def _rejected(self) -> int:
-        return self._output.rejected() if isinstance(self._output, RejectingOutput) else 0
+    def _rejected(self) -> tuple[int, Mapping[str, str]]:
+        """Records, and tables."""
+        if not isinstance(self._output, RejectingOutput):
+            return 0, {}
+        return self._output.rejected(), self._output.refused_tables()
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         self.batch_id = batch_id
@@ -395,6 +381,6 @@ class _Loop:
                     by_table,
                     time.monotonic() - started,
                     self._output.name,
-                    self._rejected(),
+                    *self._rejected(),
                 )
             )

@@ -1,0 +1,146 @@
+"""The tables of an output as it delivers them now, once the destination has followed each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Protocol
+
+from tidelog.errors import NameRefusedError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base import evolving, ranges
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.evolving import ColumnChange
+from tidelog.outputs.base.progress import OutputProgress, RefusedNames
+from tidelog.outputs.base.targets import TargetTables, route_step
+from tidelog.ports import StateStore, TargetTable
+from tidelog.spark.datasource.partitions import schemas_now
+from tidelog.spark.transforms import steps_of
+
+
+class DestinationHooks(Protocol):
+    """What an output does at its destination: see `tidelog.outputs.base.output.ExecutorOutput`."""
+
+    def create(self, table: TargetTable) -> None: ...
+
+    def address(self, table: TargetTable) -> str | None: ...
+
+    def alter(self, table: TargetTable, change: ColumnChange) -> None: ...
+
+    def takes(self, table: TargetTable, column: str, former: str) -> bool: ...
+
+    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str: ...
+
+    def subject(self, table: TargetTable) -> str: ...
+
+
+class CurrentTables:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        targets: TargetTables,
+        delivery: Delivery,
+        state: StateStore,
+        destination: DestinationHooks,
+    ) -> None:
+        self._log = log
+        self._targets = targets
+        self._delivery = delivery
+        self._state = state
+        self._destination = destination
+        self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # of which version
+        self._owners: dict[str, str] | None = None  # by address
+
+    @cached_property
+    def refused(self) -> RefusedNames:
+        """Those that are left out."""
+        return RefusedNames(self._state, self._log.generation, self._delivery.name)
+
+    def all(self) -> list[TargetTable]:
+        return [table for _, table in self._known.values() if table is not None]
+
+    def find(self, source: TableName) -> TargetTable | None:
+        return self._known.get(source, (0, None))[1]
+
+    def add(self, table: TargetTable) -> None:
+        """One that no catalogue has."""
+        self._known[table.source] = (0, table)
+
+    def of(self, schema: TableSchema, start: int, progress: OutputProgress) -> TargetTable | None:
+        """The table as rows of ``schema`` from offset ``start`` on are delivered; None: it is left
+        out.
+        """
+        table = schema.table
+        number, known = self._known.get(table, (0, None))
+        if number == schema.schema_id:
+            return known
+        found: TargetTable | None = None
+        try:
+            found = self._follow(schema, progress)
+        except NameRefusedError as error:
+            self.refused.refuse(str(table), error, start)
+        else:
+            self.refused.resume(str(table), start)
+        self._known[table] = (schema.schema_id, found)
+        return found
+
+    def take_again(self, ask: Callable[[Sequence[str]], None], progress: OutputProgress) -> None:
+        """See `tidelog.ports.RejectingOutput`."""
+        tables = self._delivery.tables
+        known = {str(t): s for t, s in schemas_now(self._log).items() if matches(tables, t)}
+        self.refused.forget(set(self.refused.messages()) - known.keys())
+
+        def check(table: str) -> None:
+            self._follow(known[table], progress)
+
+        self.refused.take_again(check, ask, self._log.latest_offset())
+
+    def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
+        """Have the destination take rows of ``schema``. Raises NameRefusedError if it can't hold
+        the names.
+        """
+        destination, table = self._destination, str(schema.table)
+        found = self._targets.of_records(schema)
+        self._check_apart(found, progress)
+        columns = progress.columns.get(table)
+        if columns is None:
+            destination.create(found)
+            progress.remember(table, evolving.described(found.columns))
+        else:
+            columns = evolving.as_altered(columns, found.columns, partial(destination.takes, found))
+            change = evolving.change(
+                self._delivery.on_schema_change,
+                table,
+                columns,
+                found.columns,
+                found.key,
+                partial(destination.way_out, found),
+            )
+            found = replace(found, columns=change.delivered)
+            if not steps_of(self._delivery.steps, schema.table):
+                delivered = ranges.delivered_schema(found.schema, change.delivered.names)
+                found = replace(found, schema=delivered)
+            destination.create(found)  # its columns or its key are others now
+            if change.alters:
+                destination.alter(found, change)
+            progress.remember(table, change.remembered(columns))
+        return self._targets.with_schema_ids(found, destination.subject(found))
+
+    def _check_apart(self, table: TargetTable, progress: OutputProgress) -> None:
+        """Raises NameRefusedError if what the table has for itself is another's."""
+        address = self._destination.address(table)
+        if address is None:
+            return
+        if self._owners is None:
+            self._owners = self._targets.owners(progress.columns, self._destination.address)
+        owner = self._owners.setdefault(address, str(table.source))
+        if owner != str(table.source):
+            raise NameRefusedError(
+                f"output {self._delivery.name}: {owner} and {table.source} both go to {address}. "
+                f"{route_step(table.source, 'OTHER')}"
+            )

@@ -182,7 +182,7 @@ class Feed:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def latest(self) -> dict[str, Any]:
+    def latest(self, *, last: bool = False) -> dict[str, Any]:
         return {"leader": None, "capture": None}
 
 

@@ -533,7 +533,7 @@ def test_signal_ends_capture_in_order(
         "    ask_every_s, is_paid = 0.5, False\n"
         "    __init__ = __exit__ = lambda self, *a: None\n"
         "    __enter__ = lambda self: self\n"
-        "    latest = lambda self: {'leader': None, 'capture': None}\n"
+        "    latest = lambda self, last=False: {'leader': None, 'capture': None}\n"
         "runtime.StatusFeed = Feed\n"
         "sys.modules['tidelog.app'] = tidelog.app = runtime\n"
         "from tidelog.cli import main\n"

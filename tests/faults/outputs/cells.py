@@ -283,6 +283,7 @@ CELLS: Final = [
 ]
 CHEAP: Final = (
     "postgres-away",
+    "postgres-added",
     "opensearch-full",
     "kafka_transactions-killed",
     "http-read_only",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -75,14 +79,62 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     made = formatter(how.pop("format", "flat"), topic=topic)
     skipped = how.pop("skipped", frozenset())
     messages = how.pop("messages", None)
+    order = how.pop("order", "key")
     delivery = Delivery(
-        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages,
-        order=how.pop("order", "key"), steps=how.pop("steps", ()),
-    )  # fmt: skip
+        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order
+    )
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("transactions", [False, True])
+def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
+    kafka: KafkaServer, tmp_path: Path, transactions: bool
+) -> None:
+    """Invariants 2 and 8, at the reader's end of a topic. Each start cuts batches differently."""
+    built = BuiltLog(tmp_path / "log")
+    expected = fill(built, 6_000)
+    topic = f"{tmp_path.name}-{{name}}"
+    seeded = random.Random(7)
+    kills = 0
+    for attempt in range(6):
+        batch_bytes = [400_000, 60_000, 150_000][attempt % 3]
+        command = [
+            sys.executable, str(Path(__file__).with_name("kafka_process.py")), built.path,
+            str(tmp_path / "state.db"), str(tmp_path / "checkpoint"), kafka.servers, topic,
+            str(transactions).lower(), str(batch_bytes),
+        ]  # fmt: skip
+        environment = dict(os.environ)
+        if attempt < 3:
+            point = ["written", "commit", "committed"][attempt % 3]
+            hit = seeded.choice([1, 2])
+            environment[failpoints.ENVIRONMENT_VARIABLE] = f"output.task.{point}:kill:{hit}"
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        ) as process:
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                lines.append(line.strip())
+                if line.startswith("ready") and attempt < 3:
+                    # The executor dies by its failpoint; the driver soon after, in the middle.
+                    timer = threading.Timer(seeded.uniform(3, 12), os.killpg, (process.pid, 9))
+                    timer.start()
+            process.wait()
+        if attempt < 3:
+            timer.cancel()
+        if "finished" in lines:
+            break
+        kills += 1
+    assert "finished" in lines
+    assert kills >= 2
+    messages = read(f"{tmp_path.name}-t", servers=kafka.servers)
+    check_order(messages)
+    assert versions(messages) == expected
 
 
 @pytest.mark.parametrize("lost", ["the state store", "the state store, in part"])

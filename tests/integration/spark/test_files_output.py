@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -47,15 +51,13 @@ class Log:
         file_format: FileFormat | None = None,
         layout: str = DEFAULT,
         **how: Any,
-    ) -> str:
-        """Why tables are left out."""
+    ) -> None:
         log = self.built.log
         output = opened(self.context, file_format or FileFormat(), layout, **how)
         try:
             output.prepare(log.generation)
             for start, end in ranges or [(log.head_offset, log.latest_offset())]:
                 output.write(batch_of(log, start, end))
-            return "; ".join(output.refused_tables().values())
         finally:
             output.close()
 
@@ -129,6 +131,31 @@ def test_a_driver_that_dies_at_the_commit_loses_and_doubles_nothing(
     activity.bring((head, ends[2]), part_bytes=1)
     found = activity.versions()
     assert len(found) == len(set(found)) == 150
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
+    activity: Log, built: BuiltLog, tmp_path: Path
+) -> None:
+    """Invariant 8, crash anywhere. Each start cuts batches differently."""
+    fill(built, 24)
+    points = ["after:kill", "move:kill:3"]
+    for attempt, point in enumerate([*points, None]):
+        environment = dict(os.environ)
+        if point is not None:
+            environment[failpoints.ENVIRONMENT_VARIABLE] = f"files.commit.{point}"
+        command = [
+            sys.executable, str(Path(__file__).with_name("files_process.py")), built.path,
+            str(tmp_path / "state.db"), str(tmp_path / "checkpoint"), str(activity.root),
+            str([9_000, 4_000, 6_000][attempt % 3]),
+        ]  # fmt: skip
+        done = subprocess.run(command, env=environment, timeout=200, check=False)
+        assert done.returncode == (0 if point is None else -signal.SIGKILL), point
+        if activity.root.exists() and visible(activity.root):
+            assert len(set(activity.versions())) == len(activity.versions())
+    assert len(activity.versions()) == 24 * 50
 
 
 def test_a_rewind_without_the_state_store_doubles_nothing(activity: Log, built: BuiltLog) -> None:
@@ -224,11 +251,11 @@ def test_two_tables_in_one_directory_are_refused_unless_their_columns_are_alike(
         table = built.table(name, {"id": "int64"}, relation_id=number)
         built.insert(table, "1")
     built.flush()
+    with pytest.raises(OutputRefusedError, match=r"a\.t and b\.t go to the same directories"):
+        activity.bring(layout="{name}/date={date}")
     same = FileFormat(values="json")
-    activity.bring(layout="{name}/date={date}", file_format=same, name="other")
+    activity.bring(layout="{name}/date={date}", file_format=same)
     assert {row["table"] for row in activity.parquet().collect()} == {"a.t", "b.t"}
-    refused = activity.bring(layout="{name}/date={date}")
-    assert "a.t and b.t both go to the directory t/" in refused
 
 
 def test_a_directory_of_another_log_is_refused(

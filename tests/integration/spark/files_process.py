@@ -1,0 +1,26 @@
+"""Brings an event log over to files in a process of its own, to be killed: the driver's part.
+
+python files_process.py LOG STATE CHECKPOINT PATH BATCH_BYTES
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.files.output import FilesOutput
+from tidelog.pipeline import spark_session
+from tidelog.spark.queries.run import run_pipeline
+from tidelog.state.sqlite import SqliteState
+
+
+def main() -> None:
+    log, state, checkpoint, path, batch_bytes = sys.argv[1:]
+    spark = spark_session("local[2]", delta=False)
+    delivery = Delivery("activity", keyed=False, order="none", part_bytes=5_000)
+    output = FilesOutput(spark, log, SqliteState(f"sqlite:///{state}"), delivery, path=path)
+    run_pipeline(spark, log, [output], checkpoint, once=True, max_batch_bytes=int(batch_bytes))
+
+
+if __name__ == "__main__":
+    main()

@@ -181,3 +181,40 @@ def test_key_that_inserts_do_not_log_refuses_its_table_alone_on_mysql(
         assert len(refused(capture)) == 1
         assert [row.new for row in capture.rows] == [{"id": 1, "v": 1}]
         capture.reader.close()
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_row_whose_key_is_not_logged_is_found_by_a_dump_of_its_table_alone(
+    request: pytest.FixtureRequest, make_engine: MakeEngine, kind: str
+) -> None:
+    """A session that is not strict may leave out a key that has no default at all."""
+    server: MySqlFamilyServer = request.getfixturevalue(f"{kind}_server")
+    server.create_database("keyless")
+    try:
+        server.execute("CREATE TABLE t (n INT NOT NULL, id INT PRIMARY KEY, v INT)", "keyless")
+        server.execute("CREATE TABLE u (id INT PRIMARY KEY, v INT)", "keyless")
+        server.execute("INSERT INTO t VALUES (5, 5, 5)", "keyless")
+        rows: dict[tuple[str, int], int] = {}
+
+        def take(event: Event) -> None:
+            key = event.table.name, event.key["id"]
+            if event.op == "d":
+                rows.pop(key, None)
+            elif event.after is not None and "v" not in event.missing:
+                rows[key] = event.after["v"]
+
+        make_engine.of(kind=kind, url=server.dsn(), tables=["keyless.*"])
+        with make_engine(consumer=take):
+            until(lambda: rows == {("t", 5): 5}, "the dump")
+            with server.connect("keyless") as session, session.cursor() as cursor:
+                cursor.execute("SET SESSION binlog_row_image = MINIMAL, sql_mode = ''")
+                cursor.execute("BEGIN")
+                cursor.execute("INSERT INTO u VALUES (1, 1)")
+                cursor.execute("INSERT INTO t (v) VALUES (7)")
+                cursor.execute("INSERT INTO t (id, v) VALUES (8, 8)")
+                cursor.execute("COMMIT")
+                cursor.execute("UPDATE t SET v = 9 WHERE id = 5")
+            wanted = {("u", 1): 1, ("t", 0): 7, ("t", 5): 9, ("t", 8): 8}
+            until(lambda: rows == wanted, "the row whose key was not logged", 20)
+    finally:
+        server.drop_database("keyless")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -11,7 +13,7 @@ from tidelog.codecs.images import Image
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.codecs.mysql.rows import key_kernel as kernel
-from tidelog.codecs.mysql.rows.cell_kernel import may_lack
+from tidelog.codecs.mysql.rows.cell_kernel import HEADER_BYTES, may_lack
 from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
 from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
 from tidelog.errors import DecodeError
@@ -20,11 +22,35 @@ from tidelog.model.schema import TableSchema
 
 _ROW_KINDS = np.zeros(256, dtype=np.bool_)
 _ROW_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW, Kind.ABSENT]] = True
+_LOGGED_KINDS = np.zeros(256, dtype=np.bool_)
+_LOGGED_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE]] = True
 _MAX_BYTES = int(np.iinfo(np.int32).max)
 
 
 def _is_bytes(schema: TableSchema, name: str) -> bool:
     return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
+
+
+def without_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
+    """bool[n]: log records that do not hold a column of their match key: nothing says which row
+    they are of. Such are inserts of a short image (``binlog_row_image``) that do not name the
+    column, and updates and deletes by another key than the table's own.
+
+    Args:
+        batch: of the log.
+        schema_of: the schema of a number.
+    """
+    found = np.zeros(len(batch), dtype=np.bool_)
+    logged = _LOGGED_KINDS[batch.kind]
+    for schema_id in set(batch.schema_id[logged].tolist()):
+        schema = schema_of(schema_id)
+        records = np.flatnonzero(logged & (batch.schema_id == schema_id))
+        # The first image is the old row's, or an insert's new one; the bitmap of its columns leads.
+        bitmaps = batch.payload_offsets[records] + HEADER_BYTES
+        for name in schema.match_key:
+            byte, bit = divmod(schema.column_index(name), 8)
+            found[records] |= batch.payload[bitmaps + byte] >> bit & 1 == 0
+    return found
 
 
 class BinlogKeys(EncodedKeys):

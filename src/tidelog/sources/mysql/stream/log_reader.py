@@ -346,7 +346,7 @@ class MySqlLogReader:
         for item in items:
             if isinstance(item, LogBatch):
                 self._temporary.save()
-                yield item
+                yield from self._tables.with_keys(item)
             elif isinstance(item, TableMapSeen):
                 yield from self._tables.bind(scanner, item)
             elif isinstance(item, GtidsSeen):

@@ -6,10 +6,14 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.codecs.mysql.rows.keys import without_key
 from tidelog.errors import SourceError, TableRefusedError
+from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
@@ -110,6 +114,20 @@ class LogTables:
             self._refused.remove(table)
             reason = "its changes could not be captured for a while"
             yield RowsUnlogged(table, reason, seen.position)
+
+    def with_keys(self, batch: LogBatch) -> Iterator[LogEvent]:
+        """The records that hold their key. The tables of the others are to be dumped."""
+        keyless = without_key(batch, self._registry.get)
+        if not keyless.any():
+            yield batch
+            return
+        for schema_id in np.unique(batch.schema_id[keyless]).tolist():
+            table = self._registry.get(schema_id).table
+            reason = "a record of it does not hold its key, since binlog_row_image is not FULL"
+            last = batch.xid[keyless & (batch.schema_id == schema_id)].max()
+            yield RowsUnlogged(table, reason, int(last))
+        if not keyless.all():
+            yield batch.filter(~keyless)
 
     def refused_are_due(self) -> bool:
         """Is it time to ask anew for tables whose rows are left out?"""

@@ -54,7 +54,7 @@ class ObjectFileStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         # If the answer to a put got lost, the client's next attempt finds what the first put.
-        return self._storage.put_if_absent(name, data) or self._storage.read(name) == data
+        return self._storage.put_if_absent(name, data) or self.read(name) == data
 
     def move(self, source: str, target: str) -> None:
         try:

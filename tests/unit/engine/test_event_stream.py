@@ -41,6 +41,12 @@ class Ending(Gates):
         return events
 
 
+class Kept:
+    def read(self, task: str) -> None: ...
+
+    def write(self, task: str, stored: Any) -> None: ...
+
+
 def stream(task: Gates, **given: Any) -> EventStream:
     def close() -> None:
         with suppress(EngineStateError):
@@ -197,3 +203,10 @@ def test_an_engine_without_a_consumer_is_iterated_over_and_one_with_is_not() -> 
     with pytest.raises(ConfigError, match="starting_offset"):
         AsyncEngine(config, starting_offset="newest")  # type: ignore[arg-type]
     assert isinstance(silent.events(), EventStream)
+    for given, told in [
+        ({"group": 0}, "group: 0"),
+        ({"group": 4, "offsets": Kept()}, "give no offsets"),
+    ]:
+        with pytest.raises(ConfigError, match=told):
+            AsyncEngine(config, **given)  # type: ignore[arg-type]
+    assert AsyncEngine(config, group=4).events() is not None

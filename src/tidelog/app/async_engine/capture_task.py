@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
 from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
@@ -15,6 +18,7 @@ from tidelog.engine.ports import EndReachedError
 from tidelog.errors import IncompleteDumpError, TaskStartError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.sections import StepSection
+from tidelog.state.opening import open_state
 
 _LOOK_S: Final = 0.02
 _READY: Final = ("leading", "standby")
@@ -38,18 +42,23 @@ class CaptureTask:
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
         starting_offset: StartingOffset = "earliest",
+        group: int | None = None,
     ) -> None:
         self.name = name
         self.capture = Capture(config)
         self._path = log_place(config)
-        self._reader = LogTask(
-            self._path,
-            name,
-            batch_size=batch_size,
-            offsets=offsets,
-            steps=steps,
-            starting_offset=starting_offset,
-        )
+        given: dict[str, Any] = {
+            "batch_size": batch_size,
+            "steps": steps,
+            "starting_offset": starting_offset,
+        }
+        self._reader: LogTask
+        if group is None:
+            self._reader = LogTask(self._path, name, offsets=offsets, **given)
+        else:
+            opened = partial(open_state, config.state.place)
+            members = GroupMembers(opened, name, config.renewal_s[0])
+            self._reader = GroupTask(self._path, name, members, shares=group, **given)
         self._stop = threading.Event()
         self._ready = False
         self._failure: BaseException | None = None

@@ -77,6 +77,9 @@ class AsyncEngine:
         starting_offset: where a name without progress begins: with the oldest event that the log
             holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
             `Event.version`). A name with progress goes on.
+        group: engines of this name, in any processes on any hosts that share the state store,
+            divide the keys among them, in so many parts at most; all give the same number. None:
+            it is alone.
         event_loop: that coroutines of the consumer and of transforms run on; it must not be
             blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
             engine.
@@ -102,6 +105,7 @@ class AsyncEngine:
         name: str = "engine",
         offsets: OffsetStore | None = None,
         starting_offset: StartingOffset = "earliest",
+        group: int | None = None,
         event_loop: asyncio.AbstractEventLoop | None = None,
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
         **options: Any,
@@ -114,6 +118,7 @@ class AsyncEngine:
         for method in () if offsets is None else (offsets.read, offsets.write):
             refuse_coroutine_function("offsets", method)
         _check_starting_offset(starting_offset, self.config)
+        _check_group(group, offsets, self.config)
         steps, functions = split(transforms)
         to = routes(steps)
         if to and format is None:
@@ -129,6 +134,7 @@ class AsyncEngine:
                 offsets=offsets,
                 steps=steps,
                 starting_offset=starting_offset,
+                group=group,
             )
             for database, config in of_each_database(self.config).items()
         }
@@ -325,6 +331,20 @@ def _check_starting_offset(given: StartingOffset, config: Config) -> None:
         raise ConfigError(
             "starting_offset: each of several databases has an event log of its own, in which an "
             "offset is another place: give earliest or latest, or an engine for each database"
+        )
+
+
+def _check_group(group: int | None, offsets: OffsetStore | None, config: Config) -> None:
+    if group is None:
+        return
+    if not 1 <= group <= 1024:
+        raise ConfigError(f"group: {group!r} is no number of parts from 1 to 1024")
+    if offsets is not None:
+        raise ConfigError("group: its offsets are in the state store, so give no offsets")
+    if config.source.snapshot == "initial_only":
+        raise ConfigError(
+            "group: with source.snapshot: initial_only no member knows when all are done: give "
+            "another mode"
         )
 
 

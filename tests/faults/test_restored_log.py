@@ -254,10 +254,14 @@ def test_a_state_older_than_the_log_has_all_tables_dumped_again(
         while not str(app.status(load_config(file, {})).get("leader")).endswith(f":{capture.pid}"):
             assert time.monotonic() < deadline, capture.log_file.read_text()
             time.sleep(0.05)
-        for name in ("t", "u"):
+        for name in ("u", "t"):
             mysql_server.execute(f"INSERT INTO {name} VALUES ({number})", mysql_database)
         while number not in rows("t"):
             assert time.monotonic() < deadline, capture.log_file.read_text()
+            time.sleep(0.05)
+        while number == 1 and any(
+            dump["status"] != "completed" for dump in app.status(load_config(file, {}))["dumps"]
+        ):
             time.sleep(0.05)
         while number == 3 and not {1, 2, 3} <= rows("u"):
             assert time.monotonic() < deadline, (rows("u"), capture.log_file.read_text())

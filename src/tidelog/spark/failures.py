@@ -43,11 +43,36 @@ _NO_PYTHON = re.compile(
 )
 
 
-# What Hadoop's file systems raise, by which Spark reads and writes tables and checkpoints.
+# What the JVM raises for a class that is missing, or that another one does not fit.
 _MISSING_CLASS = re.compile(
-    r"(?:ClassNotFoundException: (?:Class )?|NoClassDefFoundError: )([\w./$]+)"
-    r"|No FileSystem for scheme \"?(\w+)"
+    r"(?:ClassNotFoundException: (?:Class )?|NoClassDefFoundError: (?:Could not initialize class )?"
+    r"|NoSuch(?:Method|Field)Error: '?(?:[\w.$\[\]]+ )*"
+    r")(?P<name>\w+[./][\w./$]+)"
+    r"|No FileSystem for scheme \"?(?P<scheme>\w+)"
 )
+_OWN_JARS = (
+    "{product}'s jars are missing, broken or of another version than Spark's ({name}): "
+    "`pipeline.conf` must not set others on spark.jars or the class path; in a session of your own "
+    "take those of {function}() (docs/how-to/spark.md)"
+)
+_STORAGE_JARS = (
+    "Spark has no class for this storage ({name}): give it the jars of the file system by "
+    "pipeline.conf: {{spark.jars: …}}, for s3a those of hadoop-aws, in the version of Spark's "
+    "Hadoop, and of the AWS SDK (docs/how-to/spark.md); for a client of Iceberg's own its bundle, "
+    "e.g. iceberg-aws-bundle (docs/outputs/iceberg.md)"
+)
+_JARS = (  # whose class it is, and what to do; the first that fits
+    (re.compile(r"(?:io|org\.apache\.spark\.sql)\.delta\b|delta\."),
+     _OWN_JARS.replace("{product}", "Delta").replace("{function}", "delta_jars")),
+    (re.compile(r"org\.apache\.iceberg\b|iceberg\."),
+     _OWN_JARS.replace("{product}", "Iceberg").replace("{function}", "iceberg_jars")),
+    (re.compile(r"org\.apache\.hadoop\b|software\.amazon\b|com\.(?:amazonaws|azure|microsoft\.azure"
+                r"|google)\b|\w+\Z"), _STORAGE_JARS),
+    (re.compile(""), "Spark has no class {name}: a jar that it needs is missing, or is of another "
+     "version; see that spark.jars in pipeline.conf names all, each for this version of Spark"),
+)  # fmt: skip
+
+# What Hadoop's file systems raise, by which Spark reads and writes tables and checkpoints.
 _NOT_LET_IN = re.compile(
     r"\w*(?:AccessDenied|UnknownStore|NoSuchBucket|NoAuthWithAWS|CredentialInitialization)"
     r"Exception\b|Status Code: 40[13]\b"
@@ -75,7 +100,7 @@ def known_failure(error: BaseException) -> errors.TidelogError | None:
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
     # Of an output that failed, it may be the cause.
-    return _process_failure(_whole_text(error)) or ours or storage_failure(error)
+    return _process_failure(_whole_text(error)) or ours or jvm_failure(error)
 
 
 def _process_failure(text: str) -> errors.TidelogError | None:
@@ -98,18 +123,17 @@ def _process_failure(text: str) -> errors.TidelogError | None:
     return None
 
 
-def storage_failure(error: BaseException) -> errors.TidelogError | None:
-    """The error to raise for one of Hadoop's file systems: a UsageError if its classes are missing,
-    an AccessRefusedError if it does not let us in, a StorageError if it can't be reached; None for
-    any other error. Paths and hosts are shown, never what Spark's message holds besides.
+def jvm_failure(error: BaseException) -> errors.TidelogError | None:
+    """The error to raise for what the JVM failed with: a UsageError if a class is missing; of one
+    of Hadoop's file systems an AccessRefusedError if it does not let us in, a StorageError if it
+    can't be reached; None for any other error. Classes, paths and hosts are shown, never what
+    Spark's message holds besides.
     """
     text = _whole_text(error)
     if missing := _MISSING_CLASS.search(text):
-        return errors.UsageError(
-            f"Spark has no class for this storage ({missing[1] or missing[2]}): give it the jars "
-            "of the file system by pipeline.conf: {spark.jars: …}, for s3a those of hadoop-aws, in "
-            "the version of Spark's Hadoop, and of the AWS SDK (docs/how-to/spark.md)"
-        )
+        name = (missing["name"] or missing["scheme"]).replace("/", ".").rstrip(".")
+        advice = next(advice for whose, advice in _JARS if whose.match(name))
+        return errors.UsageError(advice.format(name=name))
     if found := _NOT_LET_IN.search(text):
         return errors.AccessRefusedError(
             f"the storage does not let Spark in ({found.group()}): check the path or the bucket's "

@@ -88,6 +88,35 @@ def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
     assert named in str(found)
 
 
+@pytest.mark.parametrize(
+    ("java", "advice"),
+    [
+        ("java.lang.NoClassDefFoundError: io/delta/kernel/Table", "Delta's jars are missing"),
+        ("java.lang.ClassNotFoundException: org.apache.spark.sql.delta.catalog.DeltaCatalog",
+         "Delta's jars are missing"),
+        ("java.lang.ClassNotFoundException: delta.DefaultSource", "Delta's jars are missing"),
+        ("java.lang.NoClassDefFoundError: Could not initialize class io.delta.storage.LogStore",
+         "Delta's jars are missing, broken or of another version than Spark's (io.delta.storage"),
+        ("java.lang.NoSuchMethodError: 'void org.apache.spark.sql.delta.X.<init>(int, long)'",
+         "Delta's jars are missing"),
+        ("java.lang.ClassNotFoundException: org.apache.iceberg.spark.SparkCatalog",
+         "Iceberg's jars are missing"),
+        ("java.lang.NoClassDefFoundError: software/amazon/awssdk/services/s3/model/S3Exception",
+         "iceberg-aws-bundle"),
+        ("org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme \"gs\"",
+         "no class for this storage (gs)"),
+        ("java.lang.ClassNotFoundException: org.apache.kafka.clients.Client",
+         "Spark has no class org.apache.kafka.clients.Client: a jar"),
+        ("java.lang.NoSuchMethodError: 'scala.Option org.apache.spark.sql.Dataset.x(int)'",
+         "Spark has no class org.apache.spark.sql.Dataset"),
+    ],
+)  # fmt: skip
+def test_a_class_that_is_missing_is_told_by_whose_it_is(java: str, advice: str) -> None:
+    found = known_failure(RuntimeError(f"An error occurred while calling o1.save.\n: {java}\n"))
+    assert type(found) is UsageError
+    assert advice in str(found)
+
+
 def test_an_error_of_the_jvm_that_is_no_storage_s_is_not_known() -> None:
     assert known_failure(RuntimeError("java.lang.IllegalStateException: 500 rows")) is None
 

@@ -248,8 +248,8 @@ class LakeOutput(ABC):
             )  # of an executor: retrying helps no undecodable record
             if ours is not None:
                 raise ours from error
-            if (away := failures.storage_failure(error)) is not None:
-                raise away from error
+            if (known := failures.jvm_failure(error)) is not None:
+                raise known from error
             reason = reason_of(error)
             what = (
                 f"{self.product} table {self._table(task.table).place}: writing offsets "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import pymysql
@@ -42,6 +42,8 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
 EXPIRY_EVERY_S = 60.0
+_RENAMED_S, _LISTINGS = 0.05, 20
+"""A pause before tables are listed again, and how often they are for one that is renamed."""
 EXACT_KEYS = "exact"
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
 
@@ -71,6 +73,7 @@ class MySqlCatalogue:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False
+        self._before: set[TableName] | None = None  # the tables of the last listing
         self._expiry: float | None = None
         self._expiry_due = 0.0
 
@@ -79,8 +82,7 @@ class MySqlCatalogue:
         (``lower_case_table_names`` 1 or 2), so do patterns.
         """
         with self._lock, translated("listing tables"):
-            rows = self._connected().rows(_TABLES)
-            return self._listed(patterns, [TableName(str(row[0]), str(row[1])) for row in rows])
+            return self._listed(patterns, list(self._all(_names)))
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table as it is now; ``storage`` is for `rows_may_differ`."""
@@ -125,7 +127,7 @@ class MySqlCatalogue:
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translated("looking at information_schema"):
-            found = versions_of(self._connected())
+            found = self._all(versions_of)
             return {table: found[table] for table in self._listed(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
@@ -176,6 +178,29 @@ class MySqlCatalogue:
                 self._connection.abandon()
                 self._connection = None
 
+    def _all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
+        """What ``read`` gives of all tables.
+
+        MariaDB lists no table whose ALTER TABLE is at its renames, as if it were dropped. A table
+        that was listed before is asked for by its name, for which MariaDB waits for the renames.
+        """
+        connection = self._connected()
+        found = read(connection)
+        if connection.flavor is not Flavor.MARIADB:
+            return found
+        if self._before is None:
+            self._before = set(found)
+            time.sleep(_RENAMED_S)
+            found = read(connection)
+        for _ in range(_LISTINGS):
+            missing = self._before - found.keys()
+            if not any(storage_of(connection, table) for table in missing):
+                break
+            time.sleep(_RENAMED_S)
+            found = read(connection)
+        self._before = set(found)
+        return found
+
     def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
         """The tables that match and are not hidden, sorted."""
         fold = str.lower if self._folds_case else str
@@ -201,6 +226,10 @@ class MySqlCatalogue:
             self._folds_case = bool(connection.value("SELECT @@GLOBAL.lower_case_table_names"))
             self._connection = connection
         return self._connection
+
+
+def _names(connection: Connection) -> dict[TableName, str]:
+    return {TableName(str(row[0]), str(row[1])): "" for row in connection.rows(_TABLES)}
 
 
 def _key_spelling(schema: TableSchema) -> str:

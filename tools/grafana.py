@@ -97,6 +97,7 @@ ROWS: Final = (
         Panel("Follows", "bool_yes_no", ((of("output_up"), OUTPUT),)),
         Panel("Dead letters", "none", ((f"increase({of('output_dead_letters_total')}[$__rate_interval])", OUTPUT),)),
         Panel("Since the last dead letter", "s", ((age("output_dead_letter_timestamp_seconds"), OUTPUT),)),
+        Panel("Tables left out", "none", ((of("output_refused_tables"), OUTPUT),), "For their names, until a dump has completed them."),
     )),
     Row("Dumps", (
         Panel("Dumps", "none", ((of("dumps_unfinished"), "unfinished"), (of("dumps_paused"), "paused"), (of("dump_tables_unfinished"), "tables to read"))),

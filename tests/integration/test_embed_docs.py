@@ -170,6 +170,20 @@ def test_the_exactly_once_copy_and_the_coroutines(
     asyncio.run(asyncio.wait_for(until_handled(), 60))
     assert no_threads_left()
 
+    names = program("Iterate over events")
+
+    async def until_followed() -> None:
+        running = asyncio.create_task(names["follow"]())
+        while taken("loop") <= versions("log")[-1]:
+            await asyncio.sleep(0.05)
+            assert not running.done()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(asyncio.wait_for(until_followed(), 60))
+    assert no_threads_left()
+
 
 class Broken:
     """A committer that fails as if the process had ended there."""

@@ -81,8 +81,9 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     messages = how.pop("messages", None)
     order = how.pop("order", "key")
     delivery = Delivery(
-        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order
-    )
+        "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order,
+        steps=how.pop("steps", ()),
+    )  # fmt: skip
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,

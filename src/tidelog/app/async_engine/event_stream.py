@@ -47,7 +47,6 @@ class EventStream:
         self._batches: deque[Batch] = deque()
         self._wake: Callable[[], object] = lambda: None
         self._committer: Committer | None = None
-        self._finished = 0.0
 
     def take(self, events: Events, committer: Committer) -> None:
         """The engine's consumer of batches, in its tasks' threads."""
@@ -72,12 +71,8 @@ class EventStream:
         ended = self._begin()
         try:
             while not ended.done():
-                for each in self._next():
+                for each in self._batch(ended):
                     yield each
-                    self._done(each)
-                    if ended.done():
-                        break
-                self._finish()
                 if not self._batches:
                     await woken.wait()
                     woken.clear()
@@ -91,12 +86,7 @@ class EventStream:
         ended = self._begin()
         try:
             while not ended.done():
-                for each in self._next():
-                    yield each
-                    self._done(each)
-                    if ended.done():
-                        break
-                self._finish()
+                yield from self._batch(ended)
                 if not self._batches:
                     woken.wait()
                     woken.clear()
@@ -120,20 +110,19 @@ class EventStream:
         threading.Thread(target=run, name="tidelog-engine", daemon=True).start()
         return ended
 
-    def _next(self) -> Sequence[Event | Message]:
+    def _batch(self, ended: Future[None]) -> Iterator[Event | Message]:
+        """The next batch, if one is there. An event is done when what follows it is asked for."""
         if not self._batches:
-            return ()
-        events, self._committer = self._batches.popleft()
-        return events
-
-    def _done(self, each: Event | Message) -> None:
-        committer = self._committer
-        assert committer is not None
-        committer.mark_processed(each)
-        if time.monotonic() - self._finished > _FINISHED_S:
-            self._finish()
-
-    def _finish(self) -> None:
-        self._finished = time.monotonic()
-        if self._committer is not None:
-            self._committer.mark_batch_finished()
+            return
+        events, committer = self._batches.popleft()
+        self._committer = committer
+        finished = time.monotonic()
+        for each in events:
+            yield each
+            committer.mark_processed(each)
+            if ended.done():
+                break
+            if time.monotonic() - finished > _FINISHED_S:
+                committer.mark_batch_finished()
+                finished = time.monotonic()
+        committer.mark_batch_finished()

@@ -38,7 +38,7 @@ def consume(event):
     time.sleep(0.002)
 
 members = GroupMembers(lambda: open_state(state), "group", 4.0)
-engine(GroupTask(path, "group", members, shares=8, batch_size=20), consumer=consume).run()
+engine(GroupTask(path, "group", members, partitions=8, batch_size=20), consumer=consume).run()
 """
 
 
@@ -108,7 +108,7 @@ def test_two_members_have_each_key_once_and_go_on_where_they_were(tmp_path: Path
     state = partial(open_state, f"sqlite:///{tmp_path}/state.db")
     for expected in (built.writer.next_offset, built.writer.next_offset):
         tasks = [
-            GroupTask(str(tmp_path / "log"), "g", GroupMembers(state, "g", 60.0), shares=4)
+            GroupTask(str(tmp_path / "log"), "g", GroupMembers(state, "g", 60.0), partitions=4)
             for _ in range(2)
         ]
         seen: dict[int, list[int]] = {0: [], 1: []}
@@ -130,7 +130,7 @@ def test_two_members_have_each_key_once_and_go_on_where_they_were(tmp_path: Path
 
 
 def poll(task: GroupTask, seen: list[int]) -> int:
-    """Take and commit what comes; how many shares the task has."""
+    """Take and commit what comes; how many partitions the task has."""
     if (events := task.poll(0.0)) is not None:
         seen += [-1 if event.op == "t" else event.after["id"] for event in events]
         task.commit(events.end)
@@ -140,10 +140,10 @@ def poll(task: GroupTask, seen: list[int]) -> int:
 def test_one_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path) -> None:
     state = partial(open_state, f"sqlite:///{tmp_path}/state.db")
     frozen, other = GroupMembers(state, "g", 3600.0), GroupMembers(state, "g", 0.2)
-    frozen.join(4, "log", lambda: 0)
+    frozen.join(4, "log", 0)
     frozen.rebalance()
     assert frozen.owned() == [0, 1, 2, 3]
-    other.join(4, "log", lambda: 9)
+    other.join(4, "log", 9)
     until(lambda: frozen.holder not in other.document["members"])
     other.rebalance()
     assert other.owned() == [0, 1, 2, 3]
@@ -151,18 +151,18 @@ def test_one_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path) ->
         frozen.change(lambda found: found["offsets"].update({"0": 77}))
     assert other.document["offsets"] == {}
     assert other.document["start"] == 0
-    with pytest.raises(ConfigError, match="4 parts"):
-        GroupMembers(state, "g", 1.0).join(5, "log", lambda: 0)
+    with pytest.raises(ConfigError, match="4 partitions"):
+        GroupMembers(state, "g", 1.0).join(5, "log", 0)
     other.leave()
     frozen.leave()
 
 
-def test_shares_are_given_back_to_one_that_joins(tmp_path: Path) -> None:
+def test_partitions_are_given_back_to_one_that_joins(tmp_path: Path) -> None:
     state = partial(open_state, f"sqlite:///{tmp_path}/state.db")
     first, second = GroupMembers(state, "g", 3600.0), GroupMembers(state, "g", 3600.0)
-    first.join(5, "log", lambda: 0)
+    first.join(5, "log", 0)
     first.rebalance()
-    second.join(5, "log", lambda: 0)
+    second.join(5, "log", 0)
     second.rebalance()
     assert second.owned() == []  # they are the first one's until it has given them back
     first.rebalance()

@@ -58,7 +58,7 @@ class CaptureTask:
         else:
             opened = partial(open_state, config.state.place)
             members = GroupMembers(opened, name, config.renewal_s[0])
-            self._reader = GroupTask(self._path, name, members, shares=group, **given)
+            self._reader = GroupTask(self._path, name, members, partitions=group, **given)
         self._stop = threading.Event()
         self._ready = False
         self._failure: BaseException | None = None

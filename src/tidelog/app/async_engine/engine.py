@@ -78,7 +78,7 @@ class AsyncEngine:
             holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
             `Event.version`). A name with progress goes on.
         group: engines of this name, in any processes on any hosts that share the state store,
-            divide the keys among them, in so many parts at most; all give the same number. None:
+            divide the keys among them, in so many partitions; all give the same number. None:
             it is alone.
         event_loop: that coroutines of the consumer and of transforms run on; it must not be
             blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
@@ -338,7 +338,7 @@ def _check_group(group: int | None, offsets: OffsetStore | None, config: Config)
     if group is None:
         return
     if not 1 <= group <= 1024:
-        raise ConfigError(f"group: {group!r} is no number of parts from 1 to 1024")
+        raise ConfigError(f"group: {group!r} is no number of partitions from 1 to 1024")
     if offsets is not None:
         raise ConfigError("group: its offsets are in the state store, so give no offsets")
     if config.source.snapshot == "initial_only":

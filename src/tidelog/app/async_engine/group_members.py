@@ -1,4 +1,4 @@
-"""Members of a group of engines of one name, and which of them has which shares of the keys.
+"""Members of a group of engines of one name, and which of them has which partitions of the keys.
 
 All is in one document of the state store, changed by compare-and-set: so who was taken for dead can
 change nothing any more, however late its change arrives.
@@ -23,7 +23,7 @@ _DOUBT: Final = 0.7  # of a lease's time after the last beat: it must end before
 
 
 class GroupMembers:
-    """This process's part in the group: a lease on its shares, kept by a thread. Thread-safe.
+    """This process's part in the group: a lease on its partitions, kept by a thread. Thread-safe.
 
     Args:
         open_state: opens the store of the document: from `join` to `leave`.
@@ -43,24 +43,23 @@ class GroupMembers:
         self._now: dict[str, Any] = {}
         self._thread: threading.Thread | None = None
 
-    def join(self, shares: int, generation: str, start: Callable[[], int]) -> None:
+    def join(self, partitions: int, generation: str, start: int) -> None:
         """Become a member. ``start``: where a group without progress begins.
 
         Raises:
-            ConfigError: the group has another number of shares.
-            LeaseLostError: its offsets are of another event log.
+            ConfigError: the group has another number of partitions.
         """
         self._store = self._open_state()
         if self._state.get(self._key) is None:
-            first = {"shares": shares, "generation": generation, "start": start()}
+            first = {"partitions": partitions, "generation": generation, "start": start}
             with suppress(StateConflictError):  # another member was faster
                 self._state.put(self._key, {**first, "members": {}, "owners": {}, "offsets": {}}, 0)
 
         def enter(found: dict[str, Any]) -> None:
-            if found["shares"] != shares:
+            if found["partitions"] != partitions:
                 raise ConfigError(
-                    f"group: its members share the keys in {found['shares']} parts, this one in "
-                    f"{shares}: give all of them the same number"
+                    f"group: its members divide the keys into {found['partitions']} partitions, "
+                    f"this one into {partitions}: give all of them the same number"
                 )
             found["members"][self.holder] = 0
 
@@ -76,7 +75,7 @@ class GroupMembers:
         return self._now
 
     def check(self) -> None:
-        """Raises LeaseLostError: others may have our shares."""
+        """Raises LeaseLostError: others may have our partitions."""
         if self._lost or time.monotonic() > self._until:
             raise LeaseLostError(
                 "this member of the group of engines did not reach the state store in time: the "
@@ -87,18 +86,18 @@ class GroupMembers:
         return _owned(self._now, self.holder)
 
     def target(self) -> list[int]:
-        """The shares to have: as many as others, of those that are free or ours."""
+        """The partitions to have: as many as others, of those that are free or ours."""
         return _target(self._now, self.holder)
 
     def rebalance(self) -> None:
-        """Take and give back shares, as `target` has them by then. Nothing of ours is under way."""
+        """Take and give back partitions, as `target` has them by then; nothing is under way."""
 
         def change(found: dict[str, Any]) -> None:
             target = _target(found, self.holder)
             owners = found["owners"]
-            for share in _owned(found, self.holder):
-                del owners[str(share)]
-            owners.update({str(share): self.holder for share in target})
+            for partition in _owned(found, self.holder):
+                del owners[str(partition)]
+            owners.update({str(partition): self.holder for partition in target})
 
         self.change(change)
 
@@ -170,18 +169,20 @@ class GroupMembers:
 
 def _remove(found: dict[str, Any], holder: str) -> None:
     found["members"].pop(holder, None)
-    found["owners"] = {share: one for share, one in found["owners"].items() if one != holder}
+    found["owners"] = {
+        partition: one for partition, one in found["owners"].items() if one != holder
+    }
 
 
 def _owned(found: dict[str, Any], holder: str) -> list[int]:
-    return sorted(int(share) for share, owner in found["owners"].items() if owner == holder)
+    return sorted(int(partition) for partition, owner in found["owners"].items() if owner == holder)
 
 
 def _target(found: dict[str, Any], holder: str) -> list[int]:
-    members, shares = sorted(found["members"]), int(found["shares"])
+    members, partitions = sorted(found["members"]), int(found["partitions"])
     owned = _owned(found, holder)
     if holder not in members:
         return owned
-    quota = shares // len(members) + (members.index(holder) < shares % len(members))
-    free = [share for share in range(shares) if str(share) not in found["owners"]]
+    quota = partitions // len(members) + (members.index(holder) < partitions % len(members))
+    free = [partition for partition in range(partitions) if str(partition) not in found["owners"]]
     return sorted([*owned, *free][:quota])

@@ -1,4 +1,4 @@
-"""An engine's task that has a part of the keys: the others of its name have the rest."""
+"""An engine's task that has some partitions of the keys: the others of its name have the rest."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events
 from tidelog.errors import EventLogError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.sections import StepSection
 
 
 class GroupTask(LogTask):
-    """A `LogTask` that gives the events of its shares of the keys, and every truncate.
+    """A `LogTask` that gives the events of its partitions of the keys, and every truncate.
 
-    Shares move when all that was given is done and committed, or when their owner's lease ended:
-    so events of a key are never given by two members at once, unless one was frozen for longer.
+    Partitions move when all that was given is done and committed, or when their owner's lease
+    ended: so events of a key are never given by two members at once, unless one was frozen for
+    longer.
 
     Args:
         members: of the group.
-        shares: into which the keys are divided: the most members that get any.
+        partitions: into which the keys are divided: so many members get any, at most.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GroupTask(LogTask):
         name: str,
         members: GroupMembers,
         *,
-        shares: int,
+        partitions: int,
         batch_size: int = 8192,
         steps: Sequence[StepSection] = (),
         starting_offset: StartingOffset = "earliest",
@@ -49,30 +49,20 @@ class GroupTask(LogTask):
         super().__init__(
             path, name, batch_size=batch_size, steps=steps, starting_offset=starting_offset
         )
-        self._members, self._shares = members, shares
-        self._begins: dict[int, int] = {}  # of our shares, where each begins
+        self._members, self._partitions = members, partitions
+        self._begins: dict[int, int] = {}  # of our partitions, where each begins
         self._given: int | None = None
         self._done: int | None = None
 
     def start(self, cancelled: threading.Event) -> None:
-        log = EventLog.open(self._path)
-
-        def begin() -> int:
-            stored = self._stored(log)
-            if stored is not None:
-                return stored
-            known = {"earliest": log.head_offset, "latest": log.latest_offset()}
-            return int(known.get(str(self._starting_offset), self._starting_offset))
-
-        if Consumers(log.storage).find(self.name) is None:
-            Consumers(log.storage).register(self.name, begin())
-        self._members.join(self._shares, log.generation, begin)
-        if self._members.document["generation"] != log.generation:
+        super().start(cancelled)
+        generation = self._opened().generation
+        self._members.join(self._partitions, generation, self._next)
+        if self._members.document["generation"] != generation:
             raise EventLogError(
                 f"{self._path}: the group {self.name} has offsets of another event log: it was "
                 "recreated. Give the engines another name."
             )
-        self._log = log
 
     def poll(self, timeout_s: float) -> Events | None:
         self._members.check()
@@ -95,14 +85,16 @@ class GroupTask(LogTask):
         """Raises LeaseLostError: other members have these keys by now."""
 
         def move(found: dict[str, Any]) -> None:
-            for share in self._begins:
-                before = found["offsets"].get(str(share), found["start"])
-                found["offsets"][str(share)] = max(before, offset)
+            for partition in self._begins:
+                before = found["offsets"].get(str(partition), found["start"])
+                found["offsets"][str(partition)] = max(before, offset)
 
         self._members.change(move)
         self._done = offset
         found = self._members.document
-        offsets = [found["offsets"].get(str(each), found["start"]) for each in range(self._shares)]
+        offsets = [
+            found["offsets"].get(str(each), found["start"]) for each in range(self._partitions)
+        ]
         Consumers(self._opened().storage).register(self.name, min(offsets))
 
     def stop(self) -> None:
@@ -112,34 +104,34 @@ class GroupTask(LogTask):
         self._members.rebalance()
         found = self._members.document
         self._begins = {
-            share: found["offsets"].get(str(share), found["start"])
-            for share in self._members.owned()
+            partition: found["offsets"].get(str(partition), found["start"])
+            for partition in self._members.owned()
         }
         self._given = self._done = None
-        self._reading, self._left = iter(()), None
+        self._reading, self._left, self._untouched = iter(()), None, False
         if self._begins:
             self._next = self._until = min(self._begins.values())
             self._opened().segments(self._next)  # raises if retention has taken it
 
     def _ours(self, part: EventBatch) -> EventBatch:
-        shares = self._shares_of(part)
-        begins = np.full(self._shares + 1, np.iinfo(np.int64).max)
-        for share, offset in self._begins.items():
-            begins[share] = offset
+        partitions = self._partitions_of(part)
+        begins = np.full(self._partitions + 1, np.iinfo(np.int64).max)
+        for partition, offset in self._begins.items():
+            begins[partition] = offset
         begins[-1] = min(self._begins.values())  # of truncates, which are everybody's
-        kept = part.versions >= begins[shares]
+        kept = part.versions >= begins[partitions]
         if kept.all():
             return part
         return EventBatch(part.schema, part.origin, part.data.filter(pa.array(kept)))
 
-    def _shares_of(self, part: EventBatch) -> Int64s:
+    def _partitions_of(self, part: EventBatch) -> Int64s:
         table = str(part.schema.table)
         names = part.schema.match_key
         places = [part.schema.column_index(name) for name in names]
         found = np.empty(len(part), np.int64)
         for row in range(len(part)):
             if part.value("op", row) == "t":
-                found[row] = self._shares
+                found[row] = self._partitions
                 continue
             before, after = part.value("before", row), part.value("after", row)
             missing = part.value("missing", row) or ()
@@ -147,7 +139,9 @@ class GroupTask(LogTask):
             for name, at in zip(names, places, strict=True):
                 told = after is not None and not (before is not None and name in missing)
                 key.append(_text((after if told else before)[at]))
-            found[row] = zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % self._shares
+            found[row] = (
+                zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % self._partitions
+            )
         return found
 
 

@@ -11,10 +11,12 @@ from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
 
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput, catalog_conf
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
+from tidelog.spark.step_actions import quoted
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # executors import tests
@@ -70,7 +72,8 @@ class IcebergLake(Lake):
         return session
 
     def name(self, table: str) -> str:
-        return f"lake.{table}"
+        name = TableName.parse(table)
+        return f"lake.{quoted(name.namespace)}.{quoted(name.name)}"
 
     def frame(self, table: str) -> Any:
         return self.session().table(self.name(table))

@@ -28,7 +28,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.pipeline.run import pipeline
 from tidelog.app.verify.copies import copies
 from tidelog.config import load_config
-from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import iceberg_state, iceberg_table
 from tidelog.ports import SourceId
@@ -358,7 +358,7 @@ def test_names_of_iceberg_s_own_columns_are_refused(lake: IcebergLake, built: Bu
     table = built.table("public.t", {"id": "int64", "_pos": "int64"})
     built.insert(table, "1", "1")
     built.flush()
-    with pytest.raises(ConfigError, match=r"_pos.*rename it by a step"):
+    with pytest.raises(NameRefusedError, match=r"_pos.*Rename it by a step"):
         lake.run()
 
 

@@ -37,13 +37,14 @@ SELECT PARTITION_NAME, SUBPARTITION_NAME, PARTITION_EXPRESSION, PARTITION_DESCRI
 FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 AND PARTITION_NAME IS NOT NULL ORDER BY 1, 2
 """
-# The same of all tables at once, and what the key is made of.
-_ALL = (
-    """
+_TABLES = """
 SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
   AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
-""",
+"""
+# The same of all tables at once, and what the key is made of.
+_ALL = (
+    _TABLES,
     """
 SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE,
   COLUMN_DEFAULT, EXTRA
@@ -76,6 +77,11 @@ class MySqlTableStorage:
     estimated_bytes: int
 
 
+def names_of(connection: Connection) -> dict[TableName, str]:
+    """Every table that `versions_of` tells of, with an empty text: it looks at nothing else."""
+    return {TableName(_text(row[0]), _text(row[1])): "" for row in connection.rows(_TABLES)}
+
+
 def versions_of(connection: Connection) -> dict[TableName, str]:
     """For every table of the server a text that changes when its `MySqlTableStorage.text` or
     primary key changes.
@@ -84,7 +90,7 @@ def versions_of(connection: Connection) -> dict[TableName, str]:
     for query in _ALL:
         for namespace, name, *row in connection.rows(query):
             table = TableName(_text(namespace), _text(name))
-            if query is _ALL[0]:
+            if query is _TABLES:
                 found[table] = hashlib.sha256()
             if table in found:
                 found[table].update(repr(row).encode())

@@ -22,6 +22,7 @@ from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
     estimated_rows,
+    names_of,
     rows_may_differ,
     storage_of,
     versions_of,
@@ -36,10 +37,6 @@ from tidelog.sources.refusals import only_refusals
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 
-_TABLES = """
-SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
-WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
-"""
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
 EXPIRY_EVERY_S = 60.0
 _RENAMED_S, _LISTINGS = 0.05, 20
@@ -82,7 +79,7 @@ class MySqlCatalogue:
         (``lower_case_table_names`` 1 or 2), so do patterns.
         """
         with self._lock, translated("listing tables"):
-            return self._listed(patterns, list(self._all(_names)))
+            return self._listed(patterns, list(self._all(names_of)))
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table as it is now; ``storage`` is for `rows_may_differ`."""
@@ -226,10 +223,6 @@ class MySqlCatalogue:
             self._folds_case = bool(connection.value("SELECT @@GLOBAL.lower_case_table_names"))
             self._connection = connection
         return self._connection
-
-
-def _names(connection: Connection) -> dict[TableName, str]:
-    return {TableName(str(row[0]), str(row[1])): "" for row in connection.rows(_TABLES)}
 
 
 def _key_spelling(schema: TableSchema) -> str:

@@ -194,6 +194,8 @@ def test_events_are_those_of_a_server(table: ValueTable) -> None:
 
     rows = [(kind, body) for kind, body in found if kind in (23, 24, 25, 30, 31, 32)]
     for (kind, body), images in zip(rows, changes, strict=True):
+        # A flag of MySQL 9.6 and later: foreign keys are the server's own, not the engine's.
+        body = body[:6] + bytes([body[6] & ~0x10]) + body[7:]
         made = rows_of(kind, body, schema, images)
         begin = len(made) - sum(len(values.image(schema, each)) for each in images)
         begin -= len(images) * ((count + 7) // 8)

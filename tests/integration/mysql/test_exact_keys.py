@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
-from tests.integration.mysql.value_rows import ValueTable, log_batch
+from tests.integration.mysql.value_rows import ValueTable, keeps_surrogates, log_batch
 
 from tidelog import app
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
@@ -51,10 +51,16 @@ CODES = {
 """Values as hexadecimal digits: with codes of no character and of one that has two."""
 
 
-def values_of(charset: str) -> list[str]:
+def values_of(server: MySqlFamilyServer, charset: str) -> list[str]:
     if charset in CODES:
-        return CODES[charset].split()
-    return [f"{byte:02X}" for byte in range(256) if byte != 0x20] + ["3FFF", "FF3F", "413F"]
+        codes = CODES[charset].split()
+        if charset == "utf32" and not keeps_surrogates(server):
+            codes = [code for code in codes if not code.startswith("0000D")]
+        return codes
+    in_all = ["09", "3F", "41", "61", "7E"]
+    if charset == "ascii" and not keeps_surrogates(server):
+        return in_all  # it takes no other bytes, either
+    return in_all + [f"{byte:02X}" for byte in range(0x80, 256)] + ["3FFF", "FF3F", "413F"]
 
 
 def sets(server: MySqlFamilyServer) -> list[str]:
@@ -71,7 +77,8 @@ def table(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Iterat
 def create(table: ValueTable, charset: str, columns: str, key: str) -> int:
     text = f"varchar(9) CHARACTER SET {charset} COLLATE {charset}_bin"
     table.create(f"{columns}, k {text}, PRIMARY KEY ({key})")
-    rows = [f"({n}, _{charset} X'{code}')" for n, code in enumerate(values_of(charset))]
+    values = values_of(table.server, charset)
+    rows = [f"({n}, _{charset} X'{code}')" for n, code in enumerate(values)]
     table.run(f"INSERT INTO t VALUES {', '.join(rows)}")
     return len(rows)
 

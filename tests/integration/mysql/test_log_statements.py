@@ -98,9 +98,9 @@ ENDS_ON_MARIADB = {
     ),
 }
 AGAIN = (
-    "SET SESSION binlog_format = ROW",
     "USE {app}",
     "DROP TEMPORARY TABLE IF EXISTS s",
+    "SET SESSION binlog_format = ROW",  # newer MySQL refuses it beside temporary tables
     "TRUNCATE t",
     "TRUNCATE u",
     "INSERT INTO t VALUES (1), (2)",
@@ -266,5 +266,7 @@ def test_memory_tables_that_mysql_empties_at_a_restart_do_not_end_capture() -> N
         again.start(begin)
         again.catch_up()
         again.reader.close()
-    assert [str(event.table) for event in again.unlogged] == ["app.mem"]
-    assert not again.rows
+    # 8.0.12 logs DELETE FROM, which has no rows; newer servers log TRUNCATE TABLE.
+    emptied = [str(event.table) for event in again.unlogged] + [row.table for row in again.rows]
+    assert emptied == ["app.mem"]
+    assert {row.kind for row in again.rows} <= {"T"}

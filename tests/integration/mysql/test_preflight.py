@@ -26,6 +26,11 @@ pytestmark = pytest.mark.integration
 OUR_ID = 54_321
 
 
+def logs_cascades(server: MySqlFamilyServer) -> bool:
+    """Does the server log the rows that its foreign keys change, if it is nobody's replica?"""
+    return server.flavour == "mysql" and server.version >= (9, 6)
+
+
 def check(server: MySqlFamilyServer, database: str, **options: Any) -> list[Finding]:
     options = {
         "server_id": OUR_ID,
@@ -291,8 +296,9 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             left = check(server, database, **options)
+        child = set() if logs_cascades(server) else {f"table {database}.child"}
         assert {f.name for f in left if f.level != "ok"} == {
-            "row metadata", f"table {database}.old", f"table {database}.child",
+            "row metadata", f"table {database}.old", *child,
         }  # fmt: skip
         assert all(line.startswith("--") or not line for line in script(left))
         assert f"--   ALTER TABLE `{database}`.`old` ENGINE = InnoDB;" in list(script(left))
@@ -339,16 +345,18 @@ def test_tables_that_need_care_are_named_with_sql(
     keys = {f"{database}.{name}": ["a", "b"] for name in ("twice", "once", "perhaps")}
     found = faults(check(server, database, keys=keys))
     del found["row metadata"]
+    child = {} if logs_cascades(server) else {"child": "fail"}
     assert {name.removeprefix(f"table {database}."): f.level for name, f in found.items()} == {
-        "No Key": "warn", "old": "warn", "child": "fail", "twice": "fail", "perhaps": "warn",
+        "No Key": "warn", "old": "warn", "twice": "fail", "perhaps": "warn", **child,
     }  # fmt: skip
     assert f"ALTER TABLE `{database}`.`No Key` ADD PRIMARY KEY" in found[
         f"table {database}.No Key"
     ].fix  # fmt: skip
-    assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
-    accepted = faults(check(server, database, keys=keys, cascades="accept"))
-    assert accepted[f"table {database}.child"].level == "warn"
-    server.execute(found[f"table {database}.child"].fix, database)
+    if child:
+        assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
+        accepted = faults(check(server, database, keys=keys, cascades="accept"))
+        assert accepted[f"table {database}.child"].level == "warn"
+        server.execute(found[f"table {database}.child"].fix, database)
     server.execute(found[f"table {database}.old"].fix, database)
     wrong = faults(check(server, database, keys={f"{database}.No Key": ["w"]}))
     assert "source.keys names columns" in wrong[f"table {database}.No Key"].message

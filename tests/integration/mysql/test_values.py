@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from tests.integration.mysql import random_values
 from tests.integration.mysql.log_capture import LogCapture
-from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, records, texts
+from tests.integration.mysql.value_rows import (
+    ValueTable,
+    keeps_surrogates,
+    log_batch,
+    normal,
+    records,
+    texts,
+)
 
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
@@ -117,6 +124,8 @@ def test_every_character_of_the_sets_of_several_bytes_is_the_selected_one(
 @pytest.mark.parametrize("charset", ["ucs2", "utf32"])
 def test_surrogates_are_question_marks_on_both_ways(table: ValueTable, charset: str) -> None:
     """These sets keep what UTF-8 has no bytes for, which the server sends all the same."""
+    if charset == "utf32" and not keeps_surrogates(table.server):
+        pytest.skip("this server refuses surrogates in utf32")
     table.create("id int PRIMARY KEY, a varchar(9), b text", f"CHARACTER SET {charset}")
     for number, units in enumerate(("D800", "DFFF", "D83D DE00", "0041 DBFF 0042", "D7FF E000")):
         zeros = "0000" if charset == "utf32" else ""

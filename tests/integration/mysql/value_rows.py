@@ -211,3 +211,12 @@ def normal(rows: list[dict[str, bytes | None]], schema: TableSchema) -> list[dic
 
 def kinds(rows: Sequence[LoggedRow]) -> list[Kind]:
     return [row.kind for row in rows]
+
+
+def keeps_surrogates(server: MySqlFamilyServer) -> bool:
+    """MySQL 9 refuses them in utf32."""
+    try:
+        server.execute("SELECT HEX(_utf32 X'0000D800')")
+    except pymysql.OperationalError:
+        return False
+    return True

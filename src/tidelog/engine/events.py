@@ -173,7 +173,9 @@ class Event:
     def replace(self, **images: Mapping[str, Any] | None) -> Event:
         """The same event with another ``before`` or ``after``, for transforms.
 
-        A column that the new row lacks is not told, like `missing` ones.
+        A column that the new row lacks is not told, like `missing` ones. With ``after=None`` the
+        message of a format has no new row: ``after`` is null, and so is the whole value of
+        ``flat``, which has nothing beside the row.
         """
         unknown = images.keys() - {"before", "after"}
         if unknown:

@@ -107,9 +107,12 @@ def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
     before, after = data.column("before"), data.column("after")
     gone = after.is_null()
     rows = after.flatten()
+    taken = None
     if gone.true_count:
         # Of a row that a transform took away the key is kept. Deletes alone have old values.
-        deleted = pc.and_(gone, pc.equal(data.column("op"), "d"))
+        op = data.column("op")
+        deleted = pc.and_(gone, pc.equal(op, "d"))
+        taken = pc.and_not(gone, pc.or_(deleted, pc.equal(op, "t")))
         rows = [
             pc.if_else(gone if name in part.schema.match_key else deleted, old, new)
             for name, old, new in zip(part.schema.column_names, before.flatten(), rows, strict=True)
@@ -128,4 +131,9 @@ def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
         before.cast(schema.field(len(schema) - 2).type),
         origin,
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    shaped = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if taken is not None and taken.true_count:
+        from tidelog.outputs.formatters.messages import ROW_TAKEN
+
+        shaped = shaped.append_column(ROW_TAKEN, taken)
+    return shaped

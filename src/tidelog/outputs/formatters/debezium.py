@@ -62,13 +62,10 @@ class Debezium:
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)
-        deleted, truncated = (
-            each.to_numpy(zero_copy_only=False) for each in (found.deleted, found.truncate)
-        )
         how = (self.handling, type_names(table.schema))
         key = found.key_texts(*how)
         rows = json_rows(found.row, found.names, found.missing, *how)
-        after = TextCells(rows, where=~(deleted | truncated))
+        after = TextCells(rows, where=found.has_row)
         if found.before is not None:
             olds = json_rows(found.before, table.schema.column_names, None, *how)
             # If a created row took another row's key, the delete before has the old row.
@@ -77,7 +74,7 @@ class Debezium:
         else:
             if found.missing is not None:
                 rows = json_rows(found.row, found.names, None, *how)
-            before = TextCells(rows, where=deleted)
+            before = TextCells(rows, where=found.deleted.to_numpy(zero_copy_only=False))
         value = envelope_json(
             before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )

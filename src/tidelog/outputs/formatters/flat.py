@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
+from tidelog.outputs.formatters.messages import ROW_TAKEN, EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
 from tidelog.spark.formats.envelope import joined, json_rows, milliseconds
 
@@ -47,5 +47,7 @@ class Flat:
             pc.if_else(found.deleted, "true", "false"),
             "}",
         )
+        if ROW_TAKEN in events.schema.names:
+            value = pc.if_else(events.column(ROW_TAKEN), None, value)
         topic = topic_of(self.topic, table)
         return messages(found, topic, found.key, value, None, tombstones=self.tombstones)

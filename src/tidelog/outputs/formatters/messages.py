@@ -20,6 +20,8 @@ from tidelog.spark.formats.shapes import (
     EVENT_SOURCE,
 )
 
+ROW_TAKEN = "_tidelog_row_taken"
+"""A column of events: true where a transform took the new row away; there may be none."""
 HEADERS = pa.map_(pa.string(), pa.string())
 MESSAGES = pa.schema(
     [
@@ -37,7 +39,8 @@ class EventColumns:
 
     ``row``: struct of the delivered columns (of a delete: what is known of the old row), null for a
     truncate. ``before``: struct or None where transforms took it. ``missing``: bool[n, columns] or
-    None. ``key``: JSON texts, null for a truncate and for tables without a key.
+    None. ``key``: JSON texts, null for a truncate and for tables without a key. ``has_row``:
+    bool[n], is there a new row to tell?
     """
 
     def __init__(self, table: TargetTable, events: pa.RecordBatch) -> None:
@@ -50,6 +53,10 @@ class EventColumns:
         fields = [pa.field(n, c.type) for n, c in zip(self.names, columns, strict=True)]
         self.truncate = pc.equal(self.op, "t")
         self.deleted = pc.equal(self.op, "d")
+        gone = pc.or_(self.truncate, self.deleted)
+        if ROW_TAKEN in events.schema.names:
+            gone = pc.or_(gone, events.column(ROW_TAKEN))
+        self.has_row: Bools = pc.invert(gone).to_numpy(zero_copy_only=False)
         self.row = pa.StructArray.from_arrays(columns, fields=fields, mask=self.truncate)
         self.before: pa.StructArray | None = None
         if EVENT_BEFORE in events.schema.names:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -183,3 +185,22 @@ def test_events_in_no_order_are_given_away_as_slices(
     assert {len(Events.of(group, events.end).parts) for group in found} == {1}
     sizes = {len(group) for group in found}
     assert max(sizes) - min(sizes) <= 1
+
+
+TYPED = """
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.processing.processes import WorkerProcesses
+from tidelog.engine.processing.workers import EventWork
+
+def change(event): return event
+
+WorkerProcesses(1, EventWork([change], None, EngineOptions(), False, None))
+"""
+
+
+@pytest.mark.parametrize("how", [["-c", TYPED], ["-"]], ids=["-c", "typed in"])
+def test_functions_that_were_typed_in_are_refused(how: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *how], input=TYPED, capture_output=True, text=True, timeout=60
+    )
+    assert "write them to a file" in done.stderr

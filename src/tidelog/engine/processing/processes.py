@@ -7,11 +7,13 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Final
 
 from tidelog.engine.events import Events
@@ -98,13 +100,27 @@ class WorkerProcesses:
 
 def _pickled(work: EventWork) -> bytes:
     try:
-        return pickle.dumps(work)
+        pickled = pickle.dumps(work)
     except Exception as error:  # noqa: BLE001 - whatever its __reduce__ raises
         raise ConfigError(
             "record_processing_on: processes needs transforms, and with consume_records_async "
             "a consumer, that are functions of a module (no lambda, nothing that holds a "
             f"lock or a connection): {type(error).__name__}"
         ) from None
+    if b"__main__" in pickled and not _main_can_be_imported():
+        raise ConfigError(
+            "record_processing_on: processes needs transforms, and with consume_records_async a "
+            "consumer, that other processes can import. These were typed in (python -c, a console, "
+            "a notebook): write them to a file, such as steps.py, and import them from there"
+        )
+    return pickled
+
+
+def _main_can_be_imported() -> bool:
+    """Can a process that is spawned import the program's main module?"""
+    main = sys.modules["__main__"]
+    named = getattr(getattr(main, "__spec__", None), "name", None)
+    return named is not None or Path(getattr(main, "__file__", None) or "").is_file()
 
 
 def _serve(connection: Connection) -> None:

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from tidelog import Capture, CaptureGroup
 from tidelog.app.capture.notify import HISTORY, Notifier
+from tidelog.app.capture.run import capture
+from tidelog.app.pipeline.run import run as run_both
 from tidelog.capture.notifications import Notification, NotificationType
+from tidelog.config import parse_config
+from tidelog.errors import ConfigError
 
 
 def note(number: int = 1, **data: Any) -> Notification:
@@ -143,3 +148,28 @@ def test_history_is_bounded_and_may_be_followed() -> None:
     assert [entry["number"] for entry in found] == list(range(11, HISTORY + 11))
     assert [e["id"] for e in notifier.history(HISTORY + 7, limit=2)] == ["d1008", "d1009"]
     assert notifier.history(HISTORY + 10) == []
+
+
+async def _told(*_told: object) -> None: ...
+
+
+def test_callbacks_that_are_coroutine_functions_are_refused(tmp_path: Path) -> None:
+    config = parse_config(
+        "source: {kind: postgres, url: 'postgresql://u@127.0.0.1:1/d'}\nlog: {path: log}",
+        "tidelog.yaml", tmp_path, {},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="on_notification: a coroutine"):
+        Capture(config, on_notification=_told)
+    with pytest.raises(ConfigError, match="on_status: a coroutine"):
+        CaptureGroup([config], on_status=_told)
+    for run in (capture, run_both):
+        with pytest.raises(ConfigError, match="on_status: a coroutine"):
+            run(config, on_status=_told, stop_event=threading.Event())
+
+
+def test_callback_that_only_makes_a_coroutine_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    notifier = Notifier([], connector="shop", callbacks=[lambda _note: _told()])
+    notifier.start()
+    notifier.notify(note())
+    notifier.close()
+    assert "notifications are lost: callback 0: WorkNotDoneError" in caplog.text

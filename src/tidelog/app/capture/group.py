@@ -13,6 +13,7 @@ from tidelog.app.pipeline.run import run
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config, load_config
 from tidelog.config.databases import databases_of, of_each_database
+from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import ConfigError
 
 _LOOK_S: Final = 0.1
@@ -36,7 +37,8 @@ class CaptureGroup:
         on_status: told a task's index and status now and then, from that task's thread.
 
     Raises:
-        ConfigError: a configuration is wrong, or two tasks share an event log or a state.
+        ConfigError: a configuration is wrong, two tasks share an event log or a state, or
+            ``on_status`` is a coroutine function.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class CaptureGroup:
         on_failure: Literal["isolate", "stop"] = "isolate",
         on_status: OnStatusOf | None = None,
     ) -> None:
+        refuse_coroutine_function("on_status", on_status)
         if on_failure not in ("isolate", "stop"):
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
         given = [c if isinstance(c, Config) else load_config(c) for c in configs]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.capture.notifications import Notification
+from tidelog.engine.callables import refuse_coroutine
 from tidelog.system.private_files import append_text
 
 logger = logging.getLogger(__name__)
@@ -144,9 +145,9 @@ class Notifier:
             file.write(before + text)
         self._torn = False
 
-    def _attempt(self, channel: str, deliver: Callable[[], None]) -> None:
+    def _attempt(self, channel: str, deliver: Callable[[], object]) -> None:
         try:
-            deliver()
+            refuse_coroutine(deliver())
         except Exception as error:  # noqa: BLE001 - a channel's failure is never capture's
             # The text of an exception that is not ours may hold anything.
             strerror = error.strerror if isinstance(error, OSError) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
+from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import GapError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.led_by import claim
@@ -73,12 +75,13 @@ class Capture:
 
     Args:
         config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
-        on_notification: told what dumps do, on a thread of its own.
+        on_notification: told what dumps do, on a thread of its own; no coroutine function.
     """
 
     def __init__(
         self, config: Config | str | Path, *, on_notification: OnNotification | None = None
     ) -> None:
+        refuse_coroutine_function("on_notification", on_notification)
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
@@ -90,12 +93,9 @@ class Capture:
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
-        state = open_state(self.config.state.place)
-        try:
+        with closing(open_state(self.config.state.place)) as state:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
-        finally:
-            state.close()
 
     def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
         """Lead, or stand by while another process does, until ``stop``.
@@ -103,6 +103,7 @@ class Capture:
         Raises:
             TidelogError: what needs a person; see docs/failure-modes.md.
         """
+        refuse_coroutine_function("on_status", on_status)
         config = self.config
         source = source_kind(config)
         source.prepare()
@@ -386,8 +387,7 @@ class Capture:
 
     @property
     def _url(self) -> str | None:
-        rest = self.config.control.rest
-        return None if rest is None else rest.url
+        return None if (rest := self.config.control.rest) is None else rest.url
 
     @property
     def _store(self) -> str:

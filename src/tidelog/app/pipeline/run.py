@@ -18,6 +18,7 @@ from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
+from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.ports import StateStore
@@ -98,6 +99,7 @@ def pipeline(
 
     With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
     """
+    refuse_coroutine_function("on_progress", on_progress)
     check_installed(config.outputs)
     check_spark(config)
     check_apart(config)
@@ -195,6 +197,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     is delivered first; then IncompleteDumpError is raised if that lacks tables, also where it could
     not be delivered.
     """
+    refuse_coroutine_function("on_status", on_status)
     if config.outputs:
         check_installed(config.outputs)
         check_spark(config)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from tidelog.app.async_engine.exclusive_task import ExclusiveTask
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
@@ -42,6 +43,7 @@ class CaptureTask:
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
         starting_offset: StartingOffset = "earliest",
+        exclusive: bool = True,
         group: int | None = None,
     ) -> None:
         self.name = name
@@ -52,13 +54,15 @@ class CaptureTask:
             "steps": steps,
             "starting_offset": starting_offset,
         }
+        opened = partial(open_state, config.state.place)
+        members = GroupMembers(opened, name, config.renewal_s[0])
         self._reader: LogTask
-        if group is None:
-            self._reader = LogTask(self._path, name, offsets=offsets, **given)
-        else:
-            opened = partial(open_state, config.state.place)
-            members = GroupMembers(opened, name, config.renewal_s[0])
+        if group is not None:
             self._reader = GroupTask(self._path, name, members, partitions=group, **given)
+        elif exclusive:
+            self._reader = ExclusiveTask(self._path, name, members, offsets=offsets, **given)
+        else:
+            self._reader = LogTask(self._path, name, offsets=offsets, **given)
         self._stop = threading.Event()
         self._ready = False
         self._failure: BaseException | None = None
@@ -85,7 +89,7 @@ class CaptureTask:
         self._raise_failure()
         complete = self._complete  # asked before the log is: then that holds all there will be
         events = self._reader.poll(timeout_s)
-        if events is None and complete:
+        if events is None and complete and self._reader.has_events:
             raise EndReachedError
         return events
 

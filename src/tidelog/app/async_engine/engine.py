@@ -72,14 +72,16 @@ class AsyncEngine:
             be coroutine functions, and give one event, several or none.
         on_connector: told when the connector and its task have started and stopped.
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
-        name: its offset is kept under it; no other engine of this event log may have it.
+        name: its offset is kept under it.
         offsets: where the program keeps its offsets itself.
         starting_offset: where a name without progress begins: with the oldest event that the log
             holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
             `Event.version`). A name with progress goes on.
-        group: engines of this name, in any processes on any hosts that share the state store,
-            divide the keys among them, in so many partitions; all give the same number. None:
-            it is alone.
+        exclusive: of the engines of this name, in any processes on any hosts that share the state
+            store, one gives events and the others stand by. False: each gives all events, and
+            commits over the others.
+        group: they divide the keys among them instead, in so many partitions; all give the same
+            number.
         event_loop: that coroutines of the consumer and of transforms run on; it must not be
             blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
             engine.
@@ -105,6 +107,7 @@ class AsyncEngine:
         name: str = "engine",
         offsets: OffsetStore | None = None,
         starting_offset: StartingOffset = "earliest",
+        exclusive: bool = True,
         group: int | None = None,
         event_loop: asyncio.AbstractEventLoop | None = None,
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
@@ -118,7 +121,8 @@ class AsyncEngine:
         for method in () if offsets is None else (offsets.read, offsets.write):
             refuse_coroutine_function("offsets", method)
         _check_starting_offset(starting_offset, self.config)
-        _check_group(group, offsets, self.config)
+        if group is not None:
+            _check_group(group, exclusive, offsets, self.config)
         steps, functions = split(transforms)
         to = routes(steps)
         if to and format is None:
@@ -134,6 +138,7 @@ class AsyncEngine:
                 offsets=offsets,
                 steps=steps,
                 starting_offset=starting_offset,
+                exclusive=exclusive,
                 group=group,
             )
             for database, config in of_each_database(self.config).items()
@@ -334,9 +339,9 @@ def _check_starting_offset(given: StartingOffset, config: Config) -> None:
         )
 
 
-def _check_group(group: int | None, offsets: OffsetStore | None, config: Config) -> None:
-    if group is None:
-        return
+def _check_group(group: int, exclusive: bool, offsets: OffsetStore | None, config: Config) -> None:
+    if not exclusive:
+        raise ConfigError("group: each partition has one engine, so exclusive can't be False")
     if not 1 <= group <= 1024:
         raise ConfigError(f"group: {group!r} is no number of partitions from 1 to 1024")
     if offsets is not None:

@@ -1,4 +1,5 @@
-"""Members of a group of engines of one name, and which of them has which partitions of the keys.
+"""Engines of one name, and which of them has which partitions of the keys; one of them has all keys
+where there is one partition.
 
 All is in one document of the state store, changed by compare-and-set: so who was taken for dead can
 change nothing any more, however late its change arrives.
@@ -17,7 +18,10 @@ from typing import Any, Final
 from tidelog.app.roster import this_holder
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import StateStore
+from tidelog.system.processes import has_ended, this_process
 
+PREFIX: Final = "engine-group/"
+"""Of the documents, which end with the engines' name."""
 _BEATS: Final = 5  # in the time of a lease
 _DOUBT: Final = 0.7  # of a lease's time after the last beat: it must end before others take over
 
@@ -27,14 +31,15 @@ class GroupMembers:
 
     Args:
         open_state: opens the store of the document: from `join` to `leave`.
-        name: of the group.
-        lease_s: a member whose beats do not come for so long is taken for dead.
+        name: of the engines.
+        lease_s: a member whose beats do not come for so long is taken for dead. One that ended on
+            this host is so at once.
     """
 
     def __init__(self, open_state: Callable[[], StateStore], name: str, lease_s: float) -> None:
         self._open_state = open_state
         self._store: StateStore | None = None
-        self._key, self._lease_s = f"engine-group/{name}", lease_s
+        self._name, self._key, self._lease_s = name, f"{PREFIX}{name}", lease_s
         self.holder = f"{this_holder()}-{secrets.token_hex(4)}"
         self._seen: dict[str, tuple[int, float]] = {}
         self._until = 0.0
@@ -47,24 +52,37 @@ class GroupMembers:
         """Become a member. ``start``: where a group without progress begins.
 
         Raises:
-            ConfigError: the group has another number of partitions.
+            ConfigError: the others have another number of partitions.
         """
         self._store = self._open_state()
+        first = {"partitions": partitions, "generation": generation, "start": start}
         if self._state.get(self._key) is None:
-            first = {"partitions": partitions, "generation": generation, "start": start}
+            none: dict[str, Any] = {"members": {}, "owners": {}, "offsets": {}}
             with suppress(StateConflictError):  # another member was faster
-                self._state.put(self._key, {**first, "members": {}, "owners": {}, "offsets": {}}, 0)
+                self._state.put(self._key, {**first, **none}, 0)
 
         def enter(found: dict[str, Any]) -> None:
-            if found["partitions"] != partitions:
-                raise ConfigError(
-                    f"group: its members divide the keys into {found['partitions']} partitions, "
-                    f"this one into {partitions}: give all of them the same number"
-                )
-            found["members"][self.holder] = 0
+            self._remove_dead(found)
+            if not found["members"] and not found["offsets"]:
+                found.update(first)
+            if found["partitions"] == partitions:
+                found["members"][self.holder] = 0
+                found["processes"][self.holder] = this_process()
 
-        began = time.monotonic()
-        self.change(enter, entering=True)
+        patience_until = time.monotonic() + self._lease_s * (1 + 2 / _BEATS)
+        while True:
+            began = time.monotonic()
+            self.change(enter, entering=True)
+            if self.holder in self._now["members"]:
+                break
+            # Without progress the number is free once the others are dead.
+            if self._now["offsets"] or began > patience_until:
+                raise ConfigError(
+                    f"engines named {self._name} divide the keys into {self._now['partitions']} "
+                    f"partitions, this one into {partitions}: give all of them the same group "
+                    "(without one it is 1), or this one another name"
+                )
+            time.sleep(self._lease_s / _BEATS)
         self._until = began + self._lease_s * _DOUBT
         self._thread = threading.Thread(target=self._keep, name="tidelog-group", daemon=True)
         self._thread.start()
@@ -78,9 +96,15 @@ class GroupMembers:
         """Raises LeaseLostError: others may have our partitions."""
         if self._lost or time.monotonic() > self._until:
             raise LeaseLostError(
-                "this member of the group of engines did not reach the state store in time: the "
-                "others take over its keys; start it again"
+                "this engine did not reach the state store in time: others of its name take over; "
+                "start it again"
             )
+
+    @property
+    def owner(self) -> str | None:
+        """Who has the first partition."""
+        owner: str | None = self._now["owners"].get("0")
+        return owner
 
     def owned(self) -> list[int]:
         return _owned(self._now, self.holder)
@@ -156,19 +180,23 @@ class GroupMembers:
                 self._until = began + self._lease_s * _DOUBT
 
     def _beat(self, found: dict[str, Any]) -> None:
-        now = time.monotonic()
-        members = found["members"]
-        members[self.holder] += 1
-        for holder, beats in list(members.items()):
+        found["members"][self.holder] += 1
+        self._remove_dead(found)
+
+    def _remove_dead(self, found: dict[str, Any]) -> None:
+        now, processes = time.monotonic(), found.setdefault("processes", {})
+        for holder, beats in list(found["members"].items()):
             seen, since = self._seen.get(holder, (-1, now))
             if seen != beats:
                 self._seen[holder] = beats, now
-            elif holder != self.holder and now - since > self._lease_s:
+            silent = now - since > self._lease_s
+            if holder != self.holder and (silent or has_ended(processes.get(holder, {}))):
                 _remove(found, holder)
 
 
 def _remove(found: dict[str, Any], holder: str) -> None:
     found["members"].pop(holder, None)
+    found["processes"].pop(holder, None)
     found["owners"] = {
         partition: one for partition, one in found["owners"].items() if one != holder
     }

@@ -148,6 +148,11 @@ class LogTask:
         self._next = records.column("offset")[-1].as_py() + 1
         return Events(events, self._next, log.generation)
 
+    @property
+    def has_events(self) -> bool:
+        """Is it this task that gives the events of its name?"""
+        return True
+
     def committed(self) -> int | None:
         return self._stored(self._opened())
 

@@ -99,6 +99,10 @@ ROWS: Final = (
         Panel("Since the last dead letter", "s", ((age("output_dead_letter_timestamp_seconds"), OUTPUT),)),
         Panel("Tables left out", "none", ((of("output_refused_tables"), OUTPUT),), "For their names, until a dump has completed them."),
     )),
+    Row("Engines in programs", (
+        Panel("Behind, seconds", "s", ((of("engine_lag_seconds"), "{{engine}}"),)),
+        Panel("Behind, records", "none", ((of("engine_behind_records"), "{{engine}}"),)),
+    )),
     Row("Dumps", (
         Panel("Dumps", "none", ((of("dumps_unfinished"), "unfinished"), (of("dumps_paused"), "paused"), (of("dump_tables_unfinished"), "tables to read"))),
         Panel("Still takes", "s", ((of("dump_left_seconds"), "at the rate so far"),)),

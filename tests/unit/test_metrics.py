@@ -66,6 +66,9 @@ class Process:
         monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: log)
         monkeypatch.setattr("tidelog.app.metrics.reading.STATUS_EVERY_S", 0.0)
         monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: outputs)
+        engine = {"engine": "mail", "offset": 2, "noted_ms": NOW_MS}
+        engine |= {"behind_records": 12, "lag_s": 3.5}
+        monkeypatch.setattr("tidelog.app.metrics.reading.engines_of", lambda _log, _known: [engine])
         health = Health(Readings(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 
@@ -133,6 +136,8 @@ def test_each_metric_has_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tidelog_throttle_pause_seconds", ()): 0.1,
         ("tidelog_throttle_pace_ratio", ()): 0.25,
         ("tidelog_source_up", ()): 0,
+        ("tidelog_engine_behind_records", ("mail",)): 12,
+        ("tidelog_engine_lag_seconds", ("mail",)): 3.5,
         ("tidelog_output_batches_total", by_output): 4,
         ("tidelog_output_batch_seconds_total", by_output): 6.5,
         ("tidelog_output_last_batch_seconds", by_output): 1.5,

@@ -42,6 +42,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = SimpleNamespace(chain=lambda: SimpleNamespace(segments=()))
     monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: chain)
     monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: [output()])
+    monkeypatch.setattr("tidelog.app.metrics.reading.engines_of", lambda _log, _known: [])
 
 
 @pytest.fixture

@@ -117,6 +117,12 @@ PROBLEMS = {
         {"outputs": [output(behind_records=5, lag_s=900.0)]},
         Severity.WARNING, "Output shop/delta is 15min behind (5 records)",
     ),
+    "engine-abandoned": (
+        {"engines": [{
+            "engine": "mail", "offset": 7, "behind_records": 5, "lag_s": 9e5, "noted_ms": 0,
+        }]},
+        Severity.WARNING, "and 5 records of the event log are kept for it",
+    ),
     "dump-failed": (
         {"failed": [{"table": "public.t", "reason": "no key"}]},
         Severity.WARNING, "The dump of public.t failed: no key",

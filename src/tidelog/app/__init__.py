@@ -1,5 +1,6 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
+from tidelog.app.async_engine.forget import forget_engine
 from tidelog.app.capture.group import CaptureGroup, capture_databases
 from tidelog.app.capture.run import Capture, capture
 from tidelog.app.checked import note_check
@@ -30,6 +31,7 @@ __all__ = [
     "copy_state",
     "dump_wait",
     "fix_schema",
+    "forget_engine",
     "hand_over",
     "log_lines",
     "missing_keys",

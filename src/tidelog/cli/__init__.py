@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "serve": running.serve,
         "handover": control.handover,
         "reset": reset.reset,
+        "forget-engine": control.forget_engine,
     },
     "Dump": {
         "dump": dump.dump,

@@ -158,6 +158,21 @@ def handover(
     terminal.show(found, as_json=as_json)
 
 
+def forget_engine(
+    config: ConfigFile,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the engine.")],
+    as_json: Json = False,
+) -> None:
+    """Forget an engine in a program that will not run again: the event log is kept for it no more.
+
+    Its progress is deleted: an engine of the name that starts later is a new one.
+    """
+    loaded = client.load(config)
+    from tidelog import app
+
+    terminal.show(app.forget_engine(loaded, name), as_json=as_json)
+
+
 def set_options(
     config: ConfigFile,
     options: Annotated[

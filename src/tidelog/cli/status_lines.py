@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Delivering,
         Drop,
         Dumping,
+        EngineHealth,
         OutputHealth,
         Overview,
         Problem,
@@ -99,6 +100,9 @@ def lines(found: Overview) -> Iterator[str]:
         if told := of_deliveries(output):
             yield _fact("", told)
     yield from _more(len(found.outputs), "outputs")
+    for engine in found.engines[:SHOWN]:
+        yield _fact("engine", of_engine(engine))
+    yield from _more(len(found.engines), "engines")
     if found.drops:
         yield _fact("activity", of_drops(found.drops))
     for problem in few:
@@ -252,6 +256,21 @@ def of_output(output: OutputHealth, *, down: bool = False) -> str:
         return f"{name} is {records} behind{failing}{rejected}"
     late = brief_span(output.lag_s * 1000)
     return f"{name} is {late} behind ({records}){failing}{rejected}"
+
+
+def of_engine(engine: EngineHealth) -> str:
+    """How late an engine is, and where it runs."""
+    late = ""
+    if engine.lag_s is not None:
+        late = f"{brief_span(engine.lag_s * 1000)} behind, "
+    text = f"{engine.name} has done all that was captured"
+    if engine.behind_records:
+        text = f"{engine.name} is {late}{engine.behind_records:,} records to do"
+    if engine.owners:
+        runs = "runs" if len(engine.owners) == 1 else "run"
+        return f"{text}; {', '.join(engine.owners)} {runs} it"
+    last_ms = max(engine.noted_ms, engine.seen_ms or 0)
+    return f"{text}; last heard of at {_local(last_ms)}"
 
 
 def of_deliveries(output: OutputHealth) -> str:

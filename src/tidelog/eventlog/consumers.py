@@ -100,7 +100,7 @@ class Consumer:
     ``destinations``: where these write. ``stopped``: those of them that can't go on.
     ``former``: where outputs wrote that the pipeline has no more; their checkpoints may be there.
     ``epoch``: of the pipeline's lease, under which it was told last. ``delivered``: how deliveries
-    to its outputs went.
+    to its outputs went. ``engine``: it is an engine in a program.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Consumer:
     former: Mapping[str, Destination] = field(default_factory=dict)
     epoch: int = 0
     delivered: Mapping[str, Delivered] = field(default_factory=dict)
+    engine: bool = False
 
 
 class Consumers:
@@ -130,6 +131,7 @@ class Consumers:
         former: Mapping[str, Destination] | None = None,
         epoch: int = 0,
         delivered: Mapping[str, Delivered] | None = None,
+        engine: bool = False,
     ) -> None:
         """Register ``name``, or move it on: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
@@ -147,6 +149,8 @@ class Consumers:
                 data[member] = {output: asdict(each) for output, each in told.items()}
         if epoch:
             data["epoch"] = epoch
+        if engine:
+            data["engine"] = True
         self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
 
     def forget(self, name: str) -> None:
@@ -177,7 +181,8 @@ class Consumers:
                     o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()
                 }
                 where = destinations, stopped, former
-                result.append(Consumer(name, *moved, *where, epoch, delivered))
+                engine = data.get("engine", False)
+                result.append(Consumer(name, *moved, *where, epoch, delivered, engine))
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:

@@ -15,13 +15,12 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
+from tidelog.app.overview.engines import GROUPS
 from tidelog.app.roster import this_holder
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import StateStore
 from tidelog.system.processes import has_ended, this_process
 
-PREFIX: Final = "engine-group/"
-"""Of the documents, which end with the engines' name."""
 _BEATS: Final = 5  # in the time of a lease
 _DOUBT: Final = 0.7  # of a lease's time after the last beat: it must end before others take over
 
@@ -39,7 +38,7 @@ class GroupMembers:
     def __init__(self, open_state: Callable[[], StateStore], name: str, lease_s: float) -> None:
         self._open_state = open_state
         self._store: StateStore | None = None
-        self._name, self._key, self._lease_s = name, f"{PREFIX}{name}", lease_s
+        self._name, self._key, self._lease_s = name, f"{GROUPS}{name}", lease_s
         self.holder = f"{this_holder()}-{secrets.token_hex(4)}"
         self._seen: dict[str, tuple[int, float]] = {}
         self._until = 0.0
@@ -65,6 +64,7 @@ class GroupMembers:
             self._remove_dead(found)
             if not found["members"] and not found["offsets"]:
                 found.update(first)
+            found["seen_ms"] = int(time.time() * 1000)
             if found["partitions"] == partitions:
                 found["members"][self.holder] = 0
                 found["processes"][self.holder] = this_process()
@@ -181,6 +181,7 @@ class GroupMembers:
 
     def _beat(self, found: dict[str, Any]) -> None:
         found["members"][self.holder] += 1
+        found["seen_ms"] = int(time.time() * 1000)  # for people
         self._remove_dead(found)
 
     def _remove_dead(self, found: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ class GroupTask(LogTask):
         offsets = [
             found["offsets"].get(str(each), found["start"]) for each in range(self._partitions)
         ]
-        Consumers(self._opened().storage).register(self.name, min(offsets))
+        Consumers(self._opened().storage).register(self.name, min(offsets), engine=True)
 
     def stop(self) -> None:
         self._members.leave()

@@ -167,7 +167,7 @@ class LogTask:
                 refuse_coroutine(written)
             except WorkNotDoneError as error:
                 raise ConsumerError(f"offsets.write {error}") from error
-        Consumers(log.storage).register(self.name, offset)
+        Consumers(log.storage).register(self.name, offset, engine=True)
 
     def stop(self) -> None:
         """Nothing is held open."""
@@ -179,13 +179,13 @@ class LogTask:
     def _begin_at(self, log: EventLog, offset: int) -> None:
         self._next = self._until = offset
         log.segments(offset)  # raises if retention has taken it
-        Consumers(log.storage).register(self.name, offset)
+        Consumers(log.storage).register(self.name, offset, engine=True)
 
     def _begin_at_head(self, log: EventLog) -> None:
         """A new name begins with the oldest event that there is."""
         self._next = self._until = log.head_offset
         self._reading, self._left, self._untouched = iter(()), None, True
-        Consumers(log.storage).register(self.name, self._next)
+        Consumers(log.storage).register(self.name, self._next, engine=True)
 
     def _stored(self, log: EventLog) -> int | None:
         if self._offsets is not None:

@@ -97,6 +97,14 @@ def _of_outputs(name: str) -> Any:
     return samples
 
 
+def _of_engines(name: str) -> Any:
+    def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
+        for engine in found.engines:
+            yield (engine.name,), getattr(engine, name)
+
+    return samples
+
+
 def _refused(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
     for output in found.outputs:
         yield (output.pipeline, output.output), len(output.refused)
@@ -316,6 +324,14 @@ METRICS: Final = (
     Metric(
         "tidelog_tables_failed", "gauge", "Captured tables whose last dump failed.",
         _one(lambda status, _found: status.get("tables_failed")),
+    ),
+    Metric(
+        "tidelog_engine_behind_records", "gauge", "Records that an engine in a program lacks.",
+        _of_engines("behind_records"), ("engine",),
+    ),
+    Metric(
+        "tidelog_engine_lag_seconds", "gauge", "The age of the first record that it lacks.",
+        _of_engines("lag_s"), ("engine",),
     ),
     Metric(
         "tidelog_output_up", "gauge", "1 while the output follows, 0 once it has stopped.",

@@ -10,6 +10,7 @@ from tidelog.app.overview.document import (
     Delivering,
     Drop,
     Dumping,
+    EngineHealth,
     Lane,
     OutputHealth,
     Overview,
@@ -21,6 +22,7 @@ from tidelog.app.overview.document import (
     TableState,
     Verified,
 )
+from tidelog.app.overview.engines import engines_of
 from tidelog.app.overview.outputs import outputs_of
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Delivering",
     "Drop",
     "Dumping",
+    "EngineHealth",
     "Lane",
     "OutputHealth",
     "Overview",
@@ -39,6 +42,7 @@ __all__ = [
     "TableState",
     "Verified",
     "dumping",
+    "engines_of",
     "outputs_of",
     "overview",
 ]

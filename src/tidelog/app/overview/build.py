@@ -20,6 +20,7 @@ from tidelog.app.overview.document import (
     Verified,
 )
 from tidelog.app.overview.ended import dump_goes_on, table_has_ended
+from tidelog.app.overview.engines import engine_health, engine_problems
 from tidelog.app.overview.held import as_held, holds_on, reasons
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
@@ -50,7 +51,11 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         for each in status.get("dumps") or ()
         if (dump := as_held(each, holds_on(each, status))) and dump_goes_on(dump)
     )
-    found = problems_of(status, source, outputs, age_s, now_ms)
+    engines = tuple(engine_health(status, now_ms))
+    found = [
+        *problems_of(status, source, outputs, age_s, now_ms),
+        *engine_problems(engines, now_ms),
+    ]
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
     severity = problems[0].severity if problems else Severity.OK
     pipelines, tables = tuple(_pipelines(status)), tuple(tables_of(status))
@@ -73,6 +78,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         throttled=((status.get("throttle") or {}).get("decision") or {}).get("reason", ""),
         source=source,
         outputs=outputs,
+        engines=engines,
         dumps=dumps,
         problems=problems,
         pipelines=pipelines,

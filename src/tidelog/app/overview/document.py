@@ -130,6 +130,29 @@ class OutputHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Engines of one name, in programs.
+
+    Attributes:
+        offset: it has done all records before it, as it noted at ``noted_ms``.
+        behind_records: records that it lacks.
+        lag_s: the age of the oldest of these; 0.0: none; None: not known.
+        seen_ms: when one of this name said last that it runs; None: none ever did.
+        owners: processes that have its keys now.
+        partitions: that its keys are divided into; None: not known.
+    """
+
+    name: str
+    offset: int
+    behind_records: int
+    lag_s: float | None
+    noted_ms: int
+    seen_ms: int | None
+    owners: tuple[str, ...]
+    partitions: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Delivering:
     """Who delivers a pipeline.
 
@@ -331,6 +354,7 @@ class Overview:
         verified: None: nothing was compared yet.
         drops: sudden drops of the last day, those that last first.
         answers: what is asked first, for every first screen.
+        engines: by name.
     """
 
     version: int
@@ -358,6 +382,7 @@ class Overview:
     verified: Verified | None = None
     drops: tuple[Drop, ...] = ()
     answers: tuple[Answer, ...] = ()
+    engines: tuple[EngineHealth, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

@@ -13,12 +13,11 @@ from tidelog.eventlog.consumers import Consumers, Delivered
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
+Known = dict[tuple[int, int], tuple[int, int]]
 _KNOWN = 1000
 
 
-def outputs_of(
-    log: EventLog, known: dict[tuple[int, int], tuple[int, int]] | None = None
-) -> Iterator[dict[str, Any]]:
+def outputs_of(log: EventLog, known: Known | None = None) -> Iterator[dict[str, Any]]:
     """For status: a row for each output of each pipeline.
 
     ``behind_records``: what it has not delivered. ``lag_s``: how long ago the oldest of these was
@@ -32,15 +31,15 @@ def outputs_of(
     for consumer in Consumers(log.storage).all():
         for output, offset in sorted(consumer.outputs.items()):
             if offset not in missing:
-                missing[offset] = _missing(log, offset, known)
-            behind, lag_s = missing[offset]
+                missing[offset] = behind(log, offset, known)
+            records, lag_s = missing[offset]
             stopped = consumer.stopped.get(output)
             delivered = consumer.delivered.get(output)
             row: dict[str, Any] = {
                 "pipeline": consumer.name,
                 "output": output,
                 "offset": offset,
-                "behind_records": behind,
+                "behind_records": records,
                 "lag_s": lag_s,
                 "noted_ms": consumer.updated_ms,
                 "state": "following" if stopped is None else "stopped",
@@ -68,16 +67,14 @@ def _deliveries(told: Delivered) -> dict[str, Any]:
     return found
 
 
-def _missing(
-    log: EventLog, offset: int, known: dict[tuple[int, int], tuple[int, int]]
-) -> tuple[int, float | None]:
+def behind(log: EventLog, offset: int, known: Known) -> tuple[int, float | None]:
     """The records of tables at and behind ``offset``, and the age of the first one, 0.0 if there is
     none; None: not known. Reads one segment; the others tell in the chain's metadata.
     """
     chain = log.chain()
     if offset < chain.head:
         return sum(sum(meta.rows_by_table.values()) for meta in chain.segments), None
-    behind, first_us = 0, None
+    records, first_us = 0, None
     for meta in chain.between(offset, chain.next):
         rows = sum(meta.rows_by_table.values())
         if rows and (meta.first < offset or first_us is None):
@@ -87,10 +84,10 @@ def _missing(
                 known[part] = len(times), int(times[0]) if len(times) else 0
             rows, found_us = known[part]
             first_us = found_us if rows else None
-        behind += rows
-    if not behind:
+        records += rows
+    if not records:
         return 0, 0.0
-    return behind, None if not first_us else round(max(0.0, time.time() - first_us / 1e6), 1)
+    return records, None if not first_us else round(max(0.0, time.time() - first_us / 1e6), 1)
 
 
 def _times(log: EventLog, start: int, end: int) -> Int64s:

@@ -11,6 +11,7 @@ from tidelog.app import checked
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.activity import activity_of
+from tidelog.app.overview.engines import engines_of, owners_of
 from tidelog.app.overview.outputs import outputs_of
 from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.verify.noting import KEY as VERIFIED_KEY
@@ -73,6 +74,7 @@ class StatusReader:
             "pipelines": self._pipelines(state),
             "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],
             "captured": [] if shapes is None else sorted(shapes.value),
+            "engine_owners": owners_of(state),
         }
         verified = state.get(VERIFIED_KEY)
         found["verified"] = None if verified is None else _briefly(verified.value)
@@ -136,6 +138,7 @@ class StatusReader:
             },
             "activity": activity_of(log),
             "outputs": list(outputs_of(log, self._times)),
+            "engines": list(engines_of(log, self._times)),
         }
 
     def _pipelines(self, state: StateStore) -> list[dict[str, Any]]:

@@ -186,7 +186,8 @@ export function remedy(text) {
 }
 
 export function showOutputs(found) {
-  show(byId("outputs-list"), [found.outputs, found.problems.map((p) => [p.about, p.severity])], () => found.outputs.length
+  const engines = found.engines || [];
+  show(byId("outputs-list"), [found.outputs, engines, found.problems.map((p) => [p.about, p.severity])], () => found.outputs.length || engines.length
     ? found.outputs.map((each) => el("div", { class: "row-card" },
       sign(outputSeverity(each, found.problems)),
       el("div", {},
@@ -197,6 +198,11 @@ export function showOutputs(found) {
         each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
         each.last_error && !each.error ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
-        el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`))))
+        el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`)))).concat(engines.map((each) => el("div", { class: "row-card" },
+      sign(found.problems.some((p) => p.kind === "engine-abandoned" && p.about === each.name) ? "warning" : "ok"),
+      el("div", {},
+        el("strong", {}, each.name), el("span", { class: "muted" }, ", an engine in a program"),
+        el("div", {}, each.behind_records ? `${span(each.lag_s)} behind, ${count(each.behind_records)} records to do` : "has done everything"),
+        el("div", { class: "muted" }, each.owners.length ? `${each.owners.join(", ")} ${each.owners.length === 1 ? "runs" : "run"} it` : `last heard of at ${clock(Math.max(each.noted_ms, each.seen_ms || 0))}`)))))
     : el("p", { class: "muted" }, "No output has delivered anything yet."));
 }

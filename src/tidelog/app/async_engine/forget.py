@@ -1,0 +1,52 @@
+"""Forgets engines that are not to run any more, so that retention no longer waits for them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from tidelog.app.log_location import log_place
+from tidelog.app.overview.engines import GROUPS, RUNS_S
+from tidelog.config import Config
+from tidelog.errors import UsageError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.reader import EventLog
+from tidelog.state.opening import open_state
+from tidelog.system.processes import has_ended
+
+
+def forget_engine(config: Config, name: str) -> dict[str, Any]:
+    """Delete the progress of all engines of this name: one that starts is new. Returns it.
+
+    Raises:
+        UsageError: there is none, it is a pipeline's name, or an engine of the name runs.
+        EventLogError: there is no event log.
+    """
+    consumers = Consumers(EventLog.open(log_place(config)).storage)
+    consumer = consumers.find(name)
+    with closing(open_state(config.state.place)) as state:
+        document = state.get(f"{GROUPS}{name}")
+        if consumer is None and document is None:
+            known = ", ".join(each.name for each in consumers.all() if each.engine) or "none"
+            raise UsageError(f"no engine named {name} has progress in this event log: {known}")
+        if consumer is not None and not consumer.engine:
+            raise UsageError(f"{name} is a pipeline, no engine")
+        group = {} if document is None else document.value
+        noted_ms = 0 if consumer is None else consumer.updated_ms
+        if time.time() * 1000 - group.get("seen_ms", noted_ms) < RUNS_S * 1000:
+            processes = group.get("processes", {})
+            running = [each for each in group.get("members", ()) if not _ended(processes, each)]
+            if running or document is None:
+                who = ", ".join(each.rpartition("-")[0] for each in running) or "somebody"
+                raise UsageError(
+                    f"an engine named {name} runs, or did {RUNS_S:.0f} s ago: {who}. End it first"
+                )
+        if document is not None:
+            state.delete(f"{GROUPS}{name}")
+    consumers.forget(name)
+    return {"engine": name, "offset": None if consumer is None else consumer.offset}
+
+
+def _ended(processes: dict[str, Any], holder: str) -> bool:
+    return has_ended(processes.get(holder, {}))

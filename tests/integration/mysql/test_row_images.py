@@ -18,9 +18,11 @@ from tests.support.make_engine import MakeEngine
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.engine.events import Event
+from tidelog.ports import RowsUnlogged
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+ALL_SHORT = {"MINIMAL", "NOBLOB"}
 COLUMNS = (
     "id INT PRIMARY KEY, v INT, w INT AS (v + 1) VIRTUAL, s INT AS (v * 2) STORED, "
     "t TEXT AS (CONCAT('t', v)) VIRTUAL, d INT DEFAULT 7, k INT UNIQUE, b TEXT"
@@ -55,7 +57,7 @@ def database(server: MariaDbServer) -> Iterator[str]:
     server.drop_database("images")
 
 
-@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+@pytest.mark.parametrize("image", sorted(ALL_SHORT))
 def test_rows_whose_records_lack_changed_columns_are_read_again(
     server: MariaDbServer, database: str, make_engine: MakeEngine, image: str
 ) -> None:
@@ -180,6 +182,41 @@ def test_key_that_inserts_do_not_log_refuses_its_table_alone_on_mysql(
         capture.catch_up()
         assert len(refused(capture)) == 1
         assert [row.new for row in capture.rows] == [{"id": 1, "v": 1}]
+        capture.reader.close()
+
+
+OTHER_KEYS = {
+    "two": ("a INT NOT NULL UNIQUE, b INT NOT NULL UNIQUE, v INT", ("b",), {"MINIMAL"}),
+    "text": ("a INT NOT NULL UNIQUE, b TEXT NOT NULL, v INT, UNIQUE (b(9))", ("b",), ALL_SHORT),
+    "own": ("a INT NOT NULL UNIQUE, b INT NOT NULL UNIQUE, v INT", ("a",), set()),
+    "nullable": ("b INT UNIQUE, a INT UNIQUE, v INT", ("b",), set()),
+    "primary": ("a INT PRIMARY KEY, b INT NOT NULL UNIQUE, v INT", ("b",), set()),
+}
+
+
+@pytest.mark.parametrize("image", sorted(ALL_SHORT))
+def test_keys_that_short_images_do_not_log_are_refused_by_name(
+    mysql_server: MySqlFamilyServer, mysql_database: str, image: str
+) -> None:
+    keys = {}
+    for name, (columns, key, _) in OTHER_KEYS.items():
+        mysql_server.execute(f"CREATE TABLE `{name}` ({columns})", mysql_database)
+        mysql_server.execute(f"INSERT INTO `{name}` (a, b) VALUES (1, 1)", mysql_database)
+        keys[f"{mysql_database}.{name}"] = key
+    wanted = {name for name, (_, _, images) in OTHER_KEYS.items() if image in images}
+    with setting(mysql_server, "binlog_row_image", image):
+        found = faults(check(mysql_server, mysql_database, keys=keys))
+        for name in OTHER_KEYS:
+            message = getattr(found.get(f"table {mysql_database}.{name}"), "message", "")
+            assert ("do not log b, of its key in source.keys" in message) == (name in wanted)
+        capture = LogCapture(mysql_server, tables=(f"{mysql_database}.*",), options={"keys": keys})
+        capture.start()
+        for name in OTHER_KEYS:
+            mysql_server.execute(f"UPDATE `{name}` SET v = 2", mysql_database)
+        capture.catch_up()
+        assert {r.table.partition(".")[2] for r in capture.rows} == OTHER_KEYS.keys() - wanted
+        assert len(refused(capture)) == len(wanted)
+        assert not [each for each in capture.events if isinstance(each, RowsUnlogged)]
         capture.reader.close()
 
 

@@ -13,6 +13,7 @@ What such records lack is unchanged, mostly. Not so (seen on MariaDB 10.11 and 1
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TableRefusedError
@@ -20,30 +21,39 @@ from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection
 
 _COLUMNS = """
-SELECT COLUMN_KEY, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS
-WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+SELECT COLUMN_KEY, COLUMN_DEFAULT, EXTRA, COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
+"""
+_PRIMARY = """
+SELECT 1 FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' LIMIT 1
 """
 _UNIQUE = """
 SELECT 1 FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 LIMIT 1
 """
 _CONSTANT = re.compile(r"-?[0-9][-+.0-9e]*|[bx]?'.*'", re.IGNORECASE | re.DOTALL)
+_BLOB = re.compile(r"(tiny|medium|long)?(blob|text)|json")
 REMEDY = "SET GLOBAL binlog_row_image = 'FULL';"
 
 
-def check_row_image(connection: Connection, table: TableName) -> None:
+def check_row_image(
+    connection: Connection,
+    table: TableName,
+    surrogate: Callable[[TableName, Sequence[str]], Sequence[str]],
+) -> None:
     """Raises TableRefusedError if records of the table, as the server writes them now, do not tell
-    what changed.
+    what changed. ``surrogate``: the key that a table with these columns has by ``source.keys``.
     """
     image = str(connection.value("SELECT @@GLOBAL.binlog_row_image")).upper()
     if image == "FULL":
         return
     name = (table.namespace, table.name)
     rows = connection.rows(_COLUMNS, name)
-    virtual = any("VIRTUAL" in str(extra).upper() for _, _, extra in rows)
+    virtual = any("VIRTUAL" in str(extra).upper() for _, _, extra, *_ in rows)
     key = [
         _is_constant(default, str(extra), connection.flavor)
-        for role, default, extra in rows
+        for role, default, extra, *_ in rows
         if role == "PRI"
     ]
     why = ""
@@ -61,10 +71,40 @@ def check_row_image(connection: Connection, table: TableName) -> None:
             "it has no primary key, and the columns that REPLACE or ON DUPLICATE KEY UPDATE sets "
             "back to their default are not logged"
         )
+    elif image in ("MINIMAL", "NOBLOB") and key:
+        why = _unlogged_key(connection, table, surrogate, image, rows)
     if why:
-        raise TableRefusedError(
-            table, f"binlog_row_image is {image}: {why}. Log whole rows of the server", REMEDY
-        )
+        ways = " log" if why.endswith(" or") else ". Log"
+        reason = f"binlog_row_image is {image}: {why}{ways} whole rows of the server"
+        raise TableRefusedError(table, reason, REMEDY)
+
+
+def _unlogged_key(
+    connection: Connection,
+    table: TableName,
+    surrogate: Callable[[TableName, Sequence[str]], Sequence[str]],
+    image: str,
+    rows: Sequence[Sequence[object]],
+) -> str:
+    """What is wrong with the table's key of ``source.keys``; empty: it is logged, or not used."""
+    columns = {_text(name): (role, _text(kind)) for role, _, _, name, kind in rows}
+    logged = [
+        name
+        for name, (role, kind) in columns.items()
+        if _text(role) == "PRI" or (image == "NOBLOB" and not _BLOB.fullmatch(kind))
+    ]
+    lost = [name for name in surrogate(table, list(columns)) if name not in logged]
+    if not lost or connection.rows(_PRIMARY, (table.namespace, table.name)):
+        return ""
+    unique = ", ".join(name for name, (role, _) in columns.items() if _text(role) == "PRI")
+    return (
+        f"updates and deletes do not log {', '.join(lost)}, of its key in source.keys, beside its "
+        f"unique key ({unique}): name that one in source.keys, or"
+    )
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _is_constant(default: object, extra: str, flavor: Flavor) -> bool:

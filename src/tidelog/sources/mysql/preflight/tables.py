@@ -100,7 +100,7 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield from _table(examined, table)
         yield from _hidden_columns(examined, table.name)
         try:
-            check_row_image(examined.connection, table.name)
+            check_row_image(examined.connection, table.name, finder.surrogate)
             found = finder.find(examined.connection, table.name)
         except TableRefusedError as error:
             fix = error.remedy or ""

@@ -139,7 +139,7 @@ class LogSchemas:
                 "Install a newer version of Tidelog, or leave the table out of source.tables",
             )
         with translated(f"looking up {table}"):
-            check_row_image(self._connected(), table)
+            check_row_image(self._connected(), table, self._finder.surrogate)
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:

@@ -123,6 +123,20 @@ def _filter(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     return frame.withColumn(CHANGE_OP, f.when(meets | untold, f.col(CHANGE_OP)).otherwise("d"))
 
 
+def may_pass(frame: DataFrame, text: str, key: Sequence[str]) -> Column | None:
+    """Of rows that lack columns, as they are before a `filter`: may they come in or go out by this
+    record? Not where it tells nothing that the condition reads beside the ``key``: that has not
+    changed. None: it reads nothing else.
+    """
+    condition = f.expr(text)
+    read = columns_read(frame, condition) - {*key, *META}
+    if not read:
+        return None
+    lacked = f.size(f.array_intersect(f.col(CHANGE_MISSING), _names(read)))
+    meets = f.coalesce(condition, f.lit(False)) | (lacked > 0)
+    return (f.col(CHANGE_OP) == "u") & (lacked < len(read)) & meets
+
+
 def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     _check_there(frame, step.argument)
     result = _replaced(frame, {n: f.col(quoted(n)).cast(kind) for n, kind in step.argument.items()})

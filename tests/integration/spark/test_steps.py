@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
 
+from tidelog.app.pipeline import filtered_rows
+from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.config import load_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
+from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
+from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.sessions.exact_names import exact_session
 from tidelog.spark.transforms import Step
+from tidelog.state.opening import open_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -343,3 +352,51 @@ def test_columns_are_known_to_be_unchanged_by_what_they_are_of(
     target = transforms.target_table(spark, records.schema, steps, origin, keyed=True)
     assert target.unchanged["v"].name == "V"
     assert set(target.unchanged) == set(NAMES) - {"V", "doc"}
+
+
+ASKED_FOR = {
+    "v > 1": [("1", "x")],
+    "v > 5": [],
+    "id > 0 AND doc = 'x'": [],  # nothing of it but the key is told, so it has not changed
+    "v > 5 AND doc = 'x'": [("1", "x")],  # what is told may let it in, or out
+}
+
+
+@pytest.mark.parametrize("condition", ASKED_FOR)
+def test_rows_that_may_pass_a_filter_by_a_record_that_lacks_columns(
+    spark: Any, records: Records, condition: str
+) -> None:
+    log = EventLog.open(records.path)
+    refs = list(log.segments(records.cut, tables=[str(records.schema.table)]))
+    text = condition.replace("id ", "key ").replace("v ", "n ")
+    steps = [Step("rename", {"id": "key", "v": "n"}), Step("filter", text)]
+    read = (spark, log, records.path, records.schema, refs, steps)
+    with rows_to_read_again(*read) as rows:
+        found = [] if rows is None else list(keys_of_frame(rows, ("id", "region")))
+    assert found == ASKED_FOR[condition]
+
+
+def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
+    spark: Any, records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtered_rows, "_ACTED_ON_S", 0.0)  # nobody captures
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: '{records.path}'}}\n"
+        f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}\noutputs:\n- kind: delta\n"
+        f"  path: '{tmp_path}/lake'\n  steps: [{{filter: v > 1}}]\n"
+    )
+    config = load_config(file)
+    log = EventLog.open(records.path)
+    output = DeltaOutput(spark, records.path, f"{tmp_path}/lake", name=config.outputs[0].name)
+    batch = batch_of(log, records.cut, log.latest_offset())
+    filtered_rows.FilteredRows(config, spark)(output, batch)
+    output.close()
+    with closing(open_state(config.state.place)) as state:
+        (name,) = state.keys("commands/")
+        document = state.get(name)
+        assert document is not None
+        data = document.value["data"]
+        assert (data["tables"], data["missing"]) == (["public.t"], "list")
+        assert data["key_columns"] == ["id", "region"]
+        assert KeySets(state).slice(data["key_set"], 0, 9) == (("1", "x"),)

@@ -19,6 +19,7 @@ from tidelog.app.pipeline.destinations import (
     check_unmoved,
     destinations,
 )
+from tidelog.app.pipeline.filtered_rows import FilteredRows
 from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.app.pipeline.pausing import PipelinePause
 from tidelog.app.roster import PIPELINE_PREFIX
@@ -151,6 +152,7 @@ class PipelineSession:
                 # What does not wait has begun: a pause holds for the next one.
                 is_paused=lambda: not self._once and self._paused.now,
                 ask=partial(ask_for, config),
+                ask_for_rows=FilteredRows(config, self._spark),
             )
         finally:
             done.set()

@@ -70,9 +70,10 @@ class StepSection(Section):
         default=None,
         description="A condition in Spark SQL. Where rows are kept by key, a row that no longer "
         "meets it is deleted; of change events those that don't meet it are left out, but deletes "
-        "and truncates never. Where a record lacks what it looks at, the row stays in or out. A "
-        "row that comes in by an update which lacks any column is there after its next dump: such "
-        "a record can't be inserted.",
+        "and truncates never. Where a record tells none of the columns that it reads, the row "
+        "stays in or out. A row that may come in by a record which lacks columns, or go out by "
+        "one that lacks some of those that it reads, is read again from the source by its key: "
+        "until then the copy lacks it, or has it still.",
         examples=["country = 'DE'"],
     )
     cast: dict[str, str] | None = Field(

@@ -17,7 +17,7 @@ from tidelog.errors import NameRefusedError, OffsetAheadError, TidelogError
 from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
-from tidelog.ports import Output, RejectingOutput, WriteLease
+from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
 from tidelog.spark.queries.progress import QueryProgress as QueryProgress
@@ -52,6 +52,7 @@ def run_pipeline(
     lost: threading.Event | None = None,
     is_paused: Callable[[], bool] = lambda: False,
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
+    ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
@@ -80,6 +81,8 @@ def run_pipeline(
         lost: set together with ``stop`` when the lease has ended: no batch is waited for.
         is_paused: asked before each batch, which waits as long as it is so.
         ask: asks for dumps of tables that an output, by name, left out and now takes.
+        ask_for_rows: asks, before a batch is written, for the rows that its records do not tell in
+            full and that the output may need.
 
     Returns the offset below which everything was brought over.
 
@@ -114,6 +117,7 @@ def run_pipeline(
         book.takes_long,
         partial(_check_offsets, log, destinations or {}),
         ask,
+        ask_for_rows,
     )
     streams = [
         OutputStream(

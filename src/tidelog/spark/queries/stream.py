@@ -20,7 +20,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Output, RejectingOutput
+from tidelog.ports import Output, OutputBatch, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import QueryFailedError, known_failure, output_failed, query_failed
@@ -62,6 +62,8 @@ class StreamOptions:
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Asks for dumps of tables that an output lacks."""
+    ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None
+    """Asks, before a batch is written, for the rows that its records do not tell in full."""
 
 
 class OutputStream:
@@ -268,6 +270,8 @@ class _Loop:
         self._on_progress = options.on_progress
         self._is_paused = options.is_paused
         self._on_long_batch = options.on_long_batch
+        self._ask_for_rows = options.ask_for_rows
+        self._asked = 0  # below this offset
         self._under_way: UnderWay | None = None
         self._is_told = False
         self._idle = threading.Event()
@@ -361,6 +365,9 @@ class _Loop:
         batch = replace(output_batch(self._log, rows), resume=self._resume)
         records = sum(each.rows for each in batch.tables)
         self._under_way = UnderWay(started, time.time_ns() // 1_000_000, records)
+        if batch.end > self._asked:  # it may come again
+            self._ask_for_rows(self._output, batch)
+            self._asked = batch.end
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.

@@ -55,7 +55,8 @@ class EngineSection(Section):
     errors_max_retries: int = Field(
         default=-1,
         ge=-1,
-        description="How often an error that may pass is tried again. -1: without end.",
+        description="How often an error that may pass is tried again, also one that capture meets "
+        "at the source or the state store. -1: without end.",
     )
     errors_retry_delay_initial_ms: Milliseconds = Field(
         default=300, ge=1, description="Before the first retry; doubled before each further one."

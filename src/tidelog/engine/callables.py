@@ -66,6 +66,15 @@ def _refuse(returned: Any, also: bool) -> None:
         raise WorkNotDoneError("returned a coroutine or a generator, which nobody runs")
 
 
+def name_of(given: Any) -> str:
+    """Which function of the program it is, e.g. ``shop.mail.send``."""
+    form, call = _forms(given)
+    named = getattr(form, "__wrapped__", form)
+    if not hasattr(named, "__qualname__"):
+        named = type(named) if call is not None else named
+    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
+
+
 def _forms(given: Any) -> tuple[Any, Any]:
     while isinstance(given, partial):
         given = given.func

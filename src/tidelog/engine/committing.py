@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,8 @@ class TaskCommitter:
         """
         self._last = self._clock()
         self._taken = 0
+        self.write: Callable[[], object] = lambda: None
+        """Commits what is due; for the task's thread, whose task sets it."""
 
     def begin(self, events: Events) -> None:
         """Number a batch that was polled."""
@@ -92,6 +94,11 @@ class TaskCommitter:
         with self._lock:
             self._finished = True
 
+    def commit_amid_batch(self) -> None:
+        """Commit what is done of a batch that takes long; in the task's thread."""
+        self.mark_batch_finished()
+        self.write()
+
     def due(self) -> int | None:
         """The offset to commit now; None: there is nothing new, or it is not time. `committed` or
         `not_committed` is called next.
@@ -117,6 +124,13 @@ class TaskCommitter:
             self._committed = offset
             self._last = self._clock()
             self._finished = self._finished and self._done.offset != offset
+
+    @property
+    def offset(self) -> int | None:
+        """Every event below it is done; None: no batch was begun."""
+        with self._lock:
+            self._take_below()
+            return self._done.offset
 
     def fence(self) -> int | None:
         """Nothing counts from now on; the last offset to commit, None if there is none.

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Protocol
 
+import numpy as np
+
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Events
@@ -57,6 +59,7 @@ class RunningTask:
         self.task = self._task = task
         self._processor, self._committer = processor, committer
         self._retries, self._stopping = retries, stopping
+        committer.write = self._commit
         self._on_end, self._inside = on_end, inside
         self._cancelled = threading.Event()
         self._go = threading.Event()
@@ -65,7 +68,7 @@ class RunningTask:
         self._lock = threading.Lock()
         self._forsaken = False
         self._start_returned = False
-        self._processing = False
+        self._processing: tuple[Events, float] | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"tidelog-task-{task.name}", daemon=True
         )
@@ -103,6 +106,8 @@ class RunningTask:
             if left <= 0:
                 break
             self._ended.wait(min(left, 0.05))
+        if (processing := self._processing) is not None:
+            self._tell_of_what_hangs(*processing)
         with self._lock:
             if not self._start_returned:
                 self._forsaken = True
@@ -183,13 +188,28 @@ class RunningTask:
             self._on_end(error)
 
     def _process(self, events: Events) -> None:
-        self._processing = True
+        self._processing = events, time.monotonic()
         try:
             refuse_coroutine(self._processor.process_records(events))
         except WorkNotDoneError as error:
             raise ConsumerError(f"the record_processor {error}") from error
         finally:
-            self._processing = False
+            self._processing = None
+
+    def _tell_of_what_hangs(self, events: Events, since: float) -> None:
+        done = self._committer.offset or 0
+        left = (part for part in events.parts if len(part) and part.versions[-1] >= done)
+        if (part := next(left, None)) is not None:
+            first = int(part.versions[np.searchsorted(part.versions, done)])
+            logger.error(
+                "task %s: %s did not return, and is given up; it has worked on a batch for %.1f s, "
+                "of which the first event that is not done is version %d of %s",
+                self.name,
+                getattr(self._processor, "consumer_name", None) or "the record_processor",
+                time.monotonic() - since,
+                first,
+                part.schema.table,
+            )
 
     def _commit(self) -> None:
         offset = self._committer.due()

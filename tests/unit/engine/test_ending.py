@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,16 @@ from tests.support.engines import (
     orders_log,
     running,
     until,
+    versions,
 )
 
+from tidelog import AsyncEngine, Event
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import EndReachedError, Happened
 from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.states import EngineState
+from tidelog.errors import SourceError, TaskStartError
 
 
 @pytest.fixture
@@ -223,3 +228,51 @@ def test_a_commit_that_fails_at_the_end_of_everything_is_raised(tmp_path: Path) 
 
     with running(engine(task, change_consumer=take)) as run:
         assert isinstance(run.join(), ValueError)
+
+
+def hangs(event: Event) -> None:
+    """A consumer that does not come back."""
+    HELD.wait(60)
+
+
+async def hangs_as_a_coroutine(event: Event) -> None:
+    await asyncio.sleep(60)
+
+
+HELD = threading.Event()
+
+
+@pytest.mark.parametrize("consumer", [hangs, hangs_as_a_coroutine, partial(hangs)])
+def test_a_consumer_that_hangs_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, consumer: Any
+) -> None:
+    orders_log(tmp_path, [1, 2])
+    HELD.clear()
+    made = engine(Gates(tmp_path), consumer=consumer, polling_shutdown_timeout_ms=50)
+    with running(made):
+        until(lambda: made._tasks and made._tasks[0]._processing)
+        made.close()
+    HELD.set()
+    named = "hangs_as_a_coroutine" if consumer is hangs_as_a_coroutine else "hangs"
+    [told] = [each.getMessage() for each in caplog.records if "did not return" in each.message]
+    assert f"test_ending.{named} did not return" in told
+    assert f"version {versions(tmp_path)[0]} of public.orders" in told
+
+
+def test_a_source_that_is_away_is_named_and_waited_for_as_long_as_is_said(tmp_path: Path) -> None:
+    config = {
+        "source": {"kind": "postgres", "url": "postgresql://u@127.0.0.1:1/d"},
+        "log": {"path": str(tmp_path / "log")},
+        "state": {"url": f"sqlite:///{tmp_path}/state.db"},
+        "engine": {"task_management_timeout_ms": 1500},
+    }
+    made = AsyncEngine(config, consumer=hangs)
+    with pytest.raises(TaskStartError, match=r"after 1500 ms: .*connect to PostgreSQL at 127"):
+        made.run()
+    told: list[Any] = []
+    config["engine"] = {"errors_max_retries": 1}
+    bounded = AsyncEngine(config, consumer=hangs, on_status=told.append)
+    with pytest.raises(SourceError, match=r"2 times in a row .* connect to PostgreSQL at 127"):
+        bounded.run()
+    assert [each["role"] for each in told] == ["retrying"] * len(told)
+    assert len(told) >= 2

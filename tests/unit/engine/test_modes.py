@@ -25,6 +25,7 @@ from tests.support.engines import (
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
+from tidelog.engine.processing import processors
 from tidelog.errors import ConfigError
 
 ROWS = list(range(300))
@@ -392,3 +393,25 @@ def test_a_transform_that_gives_another_event_marks_that_one(tmp_path: Path) -> 
     with running(core):
         until(lambda: len(seen) == 10)
     assert committed(tmp_path) == versions(tmp_path)[1]
+
+
+@pytest.mark.parametrize("order", ["total", "key"])
+def test_what_is_done_of_a_batch_is_committed_while_it_is_consumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(processors, "COMMIT_AMID_S", 0.05)
+    orders_log(tmp_path, ROWS)
+    held = threading.Event()
+
+    def consume(event: Event) -> None:
+        time.sleep(0.02)
+        if event.after is not None and event.after["id"] == 20:
+            held.wait(60)
+
+    task = Gates(tmp_path)
+    parallel = {} if order == "total" else {"consume_records_async": True, "order": order}
+    made = engine(task, consumer=consume, record_processing_threads=1, **parallel)
+    with running(made):
+        until(lambda: (committed(tmp_path) or 0) > versions(tmp_path)[10])
+        assert (committed(tmp_path) or 0) <= versions(tmp_path)[20]
+        held.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -13,13 +14,16 @@ from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
 from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
-from tidelog.errors import IncompleteDumpError, TaskStartError
+from tidelog.errors import IncompleteDumpError, SourceError, TaskStartError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.sections import StepSection
 from tidelog.state.opening import open_state
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.02
 _READY: Final = ("leading", "standby")
@@ -32,6 +36,11 @@ class CaptureTask:
     given everything when capture has ended by itself (``snapshot: initial_only``) and what that
     left in the log was read. If that lacks tables, `stop` raises what capture did: by then all that
     there is was delivered, by this task and the others.
+
+    Args:
+        most_retries: so often in a row capture may fail, without leading or standing by between;
+            -1: without end.
+        on_status: as of `tidelog.Capture.run`.
     """
 
     def __init__(
@@ -45,6 +54,8 @@ class CaptureTask:
         starting_offset: StartingOffset = "earliest",
         exclusive: bool = True,
         group: int | None = None,
+        most_retries: int = -1,
+        on_status: OnStatus = ignore,
     ) -> None:
         self.name = name
         self.capture = Capture(config)
@@ -64,7 +75,10 @@ class CaptureTask:
         else:
             self._reader = LogTask(self._path, name, offsets=offsets, **given)
         self._stop = threading.Event()
+        self._most_retries, self._told, self._retries = most_retries, on_status, 0
         self._ready = False
+        self.trouble = ""
+        """Why it has not started yet, as capture says it."""
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False
@@ -133,4 +147,19 @@ class CaptureTask:
             self._failure = error
 
     def _on_status(self, status: dict[str, Any]) -> None:
-        self._ready = self._ready or status.get("role") in _READY
+        role = status.get("role")
+        self._ready = self._ready or role in _READY
+        self.trouble = str(status.get("reason", "")) if role == "retrying" else ""
+        if role in _READY:
+            self._retries = 0
+        elif role == "retrying":
+            self._retries += 1
+            if 0 <= self._most_retries < self._retries:
+                self._failure = SourceError(
+                    f"capture failed {self._retries} times in a row (errors_max_retries: "
+                    f"{self._most_retries}), the last time: {self.trouble}"
+                )
+        try:
+            self._told(status)
+        except Exception as error:  # noqa: BLE001 - as of every callback
+            logger.error("on_status raised %s", type(error).__name__)

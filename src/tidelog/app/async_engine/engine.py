@@ -22,6 +22,7 @@ from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.config.engine import EngineSection
@@ -72,6 +73,8 @@ class AsyncEngine:
             be coroutine functions, and give one event, several or none.
         on_connector: told when the connector and its task have started and stopped.
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
+        on_status: told now and then how capture is: its ``role`` (``leading``, ``standby``,
+            ``retrying``) and the ``reason``, among others, from a thread of its own.
         name: its offset is kept under it.
         offsets: where the program keeps its offsets itself.
         starting_offset: where a name without progress begins: with the oldest event that the log
@@ -104,6 +107,7 @@ class AsyncEngine:
         transforms: Sequence[Transform | StepSection | Mapping[str, Any]] = (),
         on_connector: OnConnector | None = None,
         on_completion: OnCompletion | None = None,
+        on_status: OnStatus | None = None,
         name: str = "engine",
         offsets: OffsetStore | None = None,
         starting_offset: StartingOffset = "earliest",
@@ -118,6 +122,7 @@ class AsyncEngine:
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
         if name == self.config.pipeline.name:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
+        refuse_coroutine_function("on_status", on_status)
         for method in () if offsets is None else (offsets.read, offsets.write):
             refuse_coroutine_function("offsets", method)
         _check_starting_offset(starting_offset, self.config)
@@ -140,6 +145,8 @@ class AsyncEngine:
                 starting_offset=starting_offset,
                 exclusive=exclusive,
                 group=group,
+                most_retries=section.errors_max_retries,
+                on_status=on_status or ignore,
             )
             for database, config in of_each_database(self.config).items()
         }

@@ -67,7 +67,12 @@ class ConsumerLoop:
 
     def as_function(self, function: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
         """A function that calls ``function``, and returns what its coroutine does."""
-        return lambda *given: self._run(function, given)
+
+        def run(*given: Any) -> Any:
+            return self._run(function, given)
+
+        vars(run)["__wrapped__"] = function  # for `name_of`
+        return run
 
     def as_transform(self, transform: Transform) -> Transform:
         """The same of a transform, which may be an asynchronous generator function; others as they

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
-from typing import Any
+from typing import Any, Final
 
-from tidelog.engine.callables import refuse_coroutine
+from tidelog.engine.callables import name_of, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import (
@@ -33,9 +34,14 @@ from tidelog.engine.processing.chain import Lane, ProcessorChain
 from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
+COMMIT_AMID_S: Final = 1.0
+"""What is done of a batch is committed so often: what is killed repeats that much, and no more."""
+
 
 class BatchProcessor:
-    """Modes (1) and (2)."""
+    """Modes (1) and (2). What is marked amid a batch is committed when the consumer says so: it may
+    be durable later.
+    """
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class BatchProcessor:
     ) -> None:
         self._chain, self._service = chain, service
         self._committer, self._consumer = committer, consumer
+        self.consumer_name = name_of(consumer)
 
     def process_records(self, records: Events) -> None:
         chain = self._chain
@@ -81,6 +88,7 @@ class InOrderProcessor:
     ) -> None:
         self._chain, self._service, self._committer = chain, service, committer
         self._consumer, self._stopping = consumer, stopping
+        self.consumer_name = name_of(consumer)
 
     def process_records(self, records: Events) -> None:
         if self._chain.does_nothing:
@@ -96,6 +104,8 @@ class InOrderProcessor:
         consumer, stopping, committer = self._consumer, self._stopping, self._committer
         # A transform may give another event than it was given: then what is marked is that one.
         untouched = not self._chain.transforms
+        clock = time.monotonic
+        commit_at = clock() + COMMIT_AMID_S
         for each in part:
             if stopping.is_set():
                 raise StoppingError("between two events")
@@ -109,6 +119,9 @@ class InOrderProcessor:
                 committer.below = (each if isinstance(each, Event) else each.event).number + 1
             else:
                 committer.mark_processed(each)
+            if clock() >= commit_at:
+                committer.commit_amid_batch()
+                commit_at = clock() + COMMIT_AMID_S
 
 
 class ParallelProcessor:
@@ -118,13 +131,14 @@ class ParallelProcessor:
         self,
         chain: ProcessorChain,
         service: RecordService,
-        committer: Committer,
+        committer: TaskCommitter,
         consumer: Consumer,
         stopping: threading.Event,
         *,
         by_key: bool,
     ) -> None:
         self._chain, self._service, self._committer = chain, service, committer
+        self.consumer_name = name_of(consumer)
         self._consumer, self._stopping, self._by_key = consumer, stopping, by_key
 
     def process_records(self, records: Events) -> None:
@@ -167,7 +181,11 @@ class ParallelProcessor:
 
         count = min(len(groups), self._service.threads)
         futures = [self._service.submit(work) for _ in range(count)]
-        done, left = wait(futures, return_when=FIRST_EXCEPTION)
+        while True:
+            done, left = wait(futures, COMMIT_AMID_S, FIRST_EXCEPTION)
+            if not left or any(each.exception() for each in done):
+                break
+            self._committer.commit_amid_batch()
         for future in left:
             future.cancel()  # those that run go on; what they finish counts still
         failures = [error for each in done if (error := each.exception()) is not None]

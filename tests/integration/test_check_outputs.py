@@ -11,9 +11,10 @@ import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
-from tidelog.app.preflight import _check_outputs
+from tidelog.app.preflight import _check_outputs, _check_patterns
 from tidelog.config import parse_config
-from tidelog.demo.servers.mysql import MariaDbServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -122,3 +123,51 @@ def test_servers_that_do_not_answer(tmp_path: Path, nobody: str, output: str, wh
     assert why.format(nobody) in message
     assert "\n" not in message
     assert "secret" not in message
+
+
+NAMED = """
+source: {{kind: postgres, url: '{url}', tables: ['public.*']}}
+log: {{path: log}}
+state: {{url: 'sqlite:///state.db'}}
+outputs:
+- {{kind: delta, name: lake, path: lake}}
+- {{kind: delta, name: renamed, path: other, tables: [public.twins], steps: [{{rename: {{V: w}}}}]}}
+- {{kind: files, name: files, path: files}}
+- {{kind: opensearch, name: search, urls: ['http://127.0.0.1:1'], index: '{{name}}'}}
+- {{kind: kafka, name: topics, servers: '127.0.0.1:1', topic: '{{name}}'}}
+- {{kind: mysql, name: copy, url: '{copy}'}}
+- {{kind: postgres, name: own, url: '{url}', schema: other}}
+"""
+TWINS = "Rename it by a step: {rename: {'V': OTHER}, tables: ['public.twins']}"
+ROUTED = "Send the table elsewhere by a step: {route: OTHER, tables: ['public.%s']}"
+LEFT_OUT = [
+    ("lake", "public.twins has columns v and V, which Delta can't tell apart", TWINS),
+    ("search", "public.a b and public.a_b both go to index a_b", ROUTED % "a_b"),
+    ("search", "public.CASE and public.case both go to index case", ROUTED % "case"),
+    ("search", "public.odd has columns that no document can have by their name: a.b", "Rename it"),
+    ("topics", "public.a b and public.a_b both go to topic a_b", ROUTED % "a_b"),
+    ("copy", "public.twins has columns v and V, which MySQL can't tell apart", TWINS),
+]
+
+
+def test_names_that_outputs_can_not_hold_are_told(
+    tmp_path: Path, database: str, postgres: PostgresServer, mysql_server: MySqlServer
+) -> None:
+    name = database.rpartition("/")[2].partition("?")[0]
+    for statement in (
+        'CREATE TABLE twins (id int PRIMARY KEY, v int, "V" int)',
+        'CREATE TABLE odd (id int PRIMARY KEY, "a.b" int)',
+        'CREATE TABLE "CASE" (id int PRIMARY KEY)',
+        'CREATE TABLE "case" (id int PRIMARY KEY)',
+        'CREATE TABLE "a b" (id int PRIMARY KEY)',
+        "CREATE TABLE a_b (id int PRIMARY KEY)",
+    ):
+        postgres.execute(statement, name)
+    text = NAMED.format(url=database, copy=mysql_server.dsn())
+    config = parse_config(text, "test", tmp_path, {})
+    found = [each for each in _check_patterns(config) if each["level"] == "warning"]
+    assert len(found) == len(LEFT_OUT)
+    for each, (output, message, fix) in zip(found, LEFT_OUT, strict=True):
+        assert each["check"] == f"output {output}"
+        assert message in each["message"]
+        assert each["fix"].startswith(fix)

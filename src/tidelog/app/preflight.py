@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Any
 
 from tidelog.app.capture.channels import check_channels, notification_place, signal_place
+from tidelog.app.destination_names import check_names
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.pipeline.installed import check_installed, check_spark
@@ -124,11 +125,14 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
 
 
 def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
-    """Does each pattern name a table, in the source and in each output?"""
+    """Does each pattern name a table, in the source and in each output, and can the outputs hold
+    the names?
+    """
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
         lost = [("source.tables", p) for p in unmatched(config.source.tables, catalogue)]
+        names = list(check_names(config, catalogue))
     except TidelogError:
         return  # told by what looked at the source
     finally:
@@ -147,6 +151,7 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
             "fix": _spelled_so(pattern, captured)
             or "correct it, or leave it if its tables are yet to be created",
         }
+    yield from names
 
 
 def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports.log import SourceId
 from tidelog.ports.output import TaskFence
+
+C = TypeVar("C", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -162,4 +164,16 @@ class DeadLetters(Protocol):
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
         """Durable upon return. The same task may come again with the same rejections."""
+        ...
+
+
+@runtime_checkable
+class NamingOutputKind(Protocol[C]):
+    """An `OutputKind` that tells `tidelog check` which names its destinations can't hold."""
+
+    def refused_names(self, section: C, tables: Sequence[TargetTable]) -> Iterator[str]:
+        """Of each table that the output would leave out of ``tables``, why, and what to do: as far
+        as it can be known before anything is written. Columns have their names alone. Raises
+        OutputError where the destination has to be asked and does not answer.
+        """
         ...

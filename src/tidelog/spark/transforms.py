@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -94,6 +95,24 @@ def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple
         elif step.action == "drop":
             now = [None if name in step.argument else name for name in now]
     return tuple(now)
+
+
+def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) -> TargetTable | None:
+    """`target_table` without a session: its columns have names and no types. None where a step
+    python decides what columns there are.
+    """
+    own = steps_of(steps, schema.table)
+    if any(step.action == "python" for step in own):
+        return None
+    names: list[str] = list(schema.column_names)
+    for step in own:
+        names = [name for name in delivered_names(names, [step]) if name is not None]
+        if step.action == "compute":
+            names += [name for name in step.argument if name not in names]
+    columns = pa.schema([(name, pa.null()) for name in names])
+    key = tuple(n for n in delivered_names(schema.match_key, own) if n is not None)
+    name = destination_name(steps, schema.table)
+    return TargetTable(schema.table, name, schema, columns, key, origin)
 
 
 def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:

@@ -15,7 +15,7 @@ from tidelog.outputs.base import evolving, ranges
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
-from tidelog.outputs.base.targets import TargetTables, route_step
+from tidelog.outputs.base.targets import TargetTables, one_address
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark.datasource.partitions import schemas_now
 from tidelog.spark.transforms import steps_of
@@ -140,7 +140,4 @@ class CurrentTables:
             self._owners = self._targets.owners(progress.columns, self._destination.address)
         owner = self._owners.setdefault(address, str(table.source))
         if owner != str(table.source):
-            raise NameRefusedError(
-                f"output {self._delivery.name}: {owner} and {table.source} both go to {address}. "
-                f"{route_step(table.source, 'OTHER')}"
-            )
+            raise one_address(self._delivery.name, TableName.parse(owner), table.source, address)

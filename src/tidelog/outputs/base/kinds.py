@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 from tidelog.system.extras import check_installed, missing_extra
 
 S = TypeVar("S", bound=OutputSection)
@@ -19,8 +19,8 @@ _PORT = re.compile(r":\d+$")
 
 @dataclass(frozen=True)
 class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make`` and ``look`` import what they need when
-    they are called; ``needs``: a package of an extra, which these import.
+    """`tidelog.ports.OutputKind` of functions. ``make``, ``look`` and ``names`` import what they
+    need when they are called; ``needs``: a package of an extra, which these import.
     """
 
     section: type[S]
@@ -28,6 +28,7 @@ class OwnKind(Generic[S]):
     where: Callable[[S], OutputPlace]
     needs: str | None = None
     look: Callable[[S], str | None] | None = None
+    names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
 
     def check_installed(self) -> None:
         """Raises MissingExtraError if `open` would."""
@@ -46,6 +47,10 @@ class OwnKind(Generic[S]):
     def probe(self, section: S) -> str | None:
         """See `tidelog.ports.ProbedOutputKind`."""
         return None if self.look is None else self.look(section)
+
+    def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
+        """See `tidelog.ports.NamingOutputKind`."""
+        return iter(()) if self.names is None else self.names(section, tables)
 
 
 def directory(path: str) -> str:

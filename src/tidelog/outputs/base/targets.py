@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema
@@ -44,6 +44,32 @@ def rename_step(table: TableName, *columns: str) -> str:
 def _text(value: object) -> str:
     """In YAML."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def one_address(output: str, owner: TableName, table: TableName, address: str) -> NameRefusedError:
+    """Two tables would go to one place of the destination."""
+    return NameRefusedError(
+        f"output {output}: {owner} and {table} both go to {address}. {route_step(table, 'OTHER')}"
+    )
+
+
+def refused_names(
+    output: str,
+    tables: Sequence[TargetTable],
+    check: Callable[[TargetTable], object],
+    address: Callable[[TargetTable], str | None] = lambda _table: None,
+) -> Iterator[str]:
+    """What ``check`` says of each table, and those whose ``address`` one before them has."""
+    owners: dict[str, TableName] = {}
+    for table in tables:
+        try:
+            check(table)
+            there = address(table)
+        except NameRefusedError as error:
+            yield str(error)
+            continue
+        if there is not None and owners.setdefault(there, table.source) != table.source:
+            yield str(one_address(output, owners[there], table.source, there))
 
 
 def keyless(table: TableName, output: str) -> OutputRefusedError:

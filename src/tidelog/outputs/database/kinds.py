@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
 from tidelog.outputs.deliveries import delivery_of
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import Dialect
@@ -84,5 +85,43 @@ def _look(dialect: Dialect) -> str:
     return f"the server accepts the connection: {str(version).split(' on ')[0]}"
 
 
-POSTGRES = OwnKind(PostgresSection, _postgres, _postgres_place, look=_postgres_look)
-MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look)
+def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _names(Postgres(section.url.reveal()), section, section.schema_, tables)
+
+
+def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _names(MySql(section.url.reveal()), section, section.database, tables)
+
+
+def _names(
+    dialect: Dialect,
+    section: DatabaseSection,
+    namespace: str | None,
+    tables: Sequence[TargetTable],
+) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.database.names import check_names
+    from tidelog.outputs.database.tables import Tables
+
+    places = Tables(dialect, section.name, (), namespace, "", section.deletes == "soft")
+    with closing(dialect.connect("check")) as session:
+        folds = dialect.folds_tables(session)
+
+        def check(table: TargetTable) -> None:
+            check_names(session, dialect, section.name, table, places.place(session, table))
+
+        def address(table: TargetTable) -> str:
+            place = str(places.place(session, table))
+            return f"the table {place.lower() if folds else place}"
+
+        yield from refused_names(section.name, tables, check, address)
+
+
+POSTGRES = OwnKind(
+    PostgresSection, _postgres, _postgres_place, look=_postgres_look, names=_postgres_names
+)
+MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look, _mysql_names)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from tidelog.eventlog.storage.opening import provide_options
 from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.files.config import FilesSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: FilesSection, context: OutputContext) -> Output:
@@ -52,4 +54,20 @@ def _provide_options(section: FilesSection) -> None:
     )
 
 
-KIND = OwnKind(FilesSection, _open, _place, look=_look)
+def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.files.layout import FilesLayout
+    from tidelog.outputs.files.output import directory_of
+    from tidelog.outputs.files.writer import FileFormat
+
+    layout = FilesLayout(section.layout)
+
+    def directory(table: TargetTable) -> str:
+        return directory_of(section.name, layout, table)
+
+    if FileFormat(section.format, section.values).typed:
+        return refused_names(section.name, tables, directory, directory)
+    return refused_names(section.name, tables, directory)
+
+
+KIND = OwnKind(FilesSection, _open, _place, look=_look, names=_names)

@@ -31,6 +31,19 @@ if TYPE_CHECKING:
 _NAME_BYTES = 255
 
 
+def directory_of(output: str, layout: FilesLayout, table: TargetTable) -> str:
+    """Where the table's files go, in words. Raises NameRefusedError if there can be no directory
+    of that name.
+    """
+    place = layout.of_table(table)
+    if any(len(part.encode()) > _NAME_BYTES for part in place.split("/")):
+        raise NameRefusedError(
+            f"output {output}: the directory of {table.source} has a name of more than "
+            f"{_NAME_BYTES} bytes, which file systems refuse. {route_step(table.source, 'OTHER')}"
+        )
+    return f"the directory {place} (see `layout`)"
+
+
 class FilesOutput(ExecutorOutput):
     """`tidelog.ports.Output` over a directory of files.
 
@@ -76,19 +89,13 @@ class FilesOutput(ExecutorOutput):
         self._commits.finish()
 
     def create(self, table: TargetTable) -> None:
-        for part in self._layout.of_table(table).split("/"):
-            if len(part.encode()) > _NAME_BYTES:
-                raise NameRefusedError(
-                    f"output {self.name}: the directory of {table.source} has a name of more than "
-                    f"{_NAME_BYTES} bytes, which file systems refuse. "
-                    f"{route_step(table.source, 'OTHER')}"
-                )
+        directory_of(self.name, self._layout, table)
 
     def address(self, table: TargetTable) -> str | None:
         """Files of typed columns hold one table each; those of JSON any."""
         if not self._format.typed:
             return None
-        return f"the directory {self._layout.of_table(table)} (see `layout`)"
+        return directory_of(self.name, self._layout, table)
 
     def held_until(self, table: TableName) -> int | None:
         newest = self._commits.newest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tidelog.model.units import counted
@@ -9,7 +10,7 @@ from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
-from tidelog.ports import Formatter, Output, OutputContext, OutputPlace
+from tidelog.ports import Formatter, Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: KafkaSection, context: OutputContext) -> Output:
@@ -75,4 +76,16 @@ def _place(section: KafkaSection) -> OutputPlace:
     return OutputPlace([section.topic], hosts(section.servers, 9092), also=messages)
 
 
-KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look)
+def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.kafka.output import table_topic
+
+    def topic(table: TargetTable) -> str:
+        return table_topic(section.name, section.topic, table)
+
+    if section.order == "total":
+        return refused_names(section.name, tables, topic)
+    return refused_names(section.name, tables, topic, lambda table: f"topic {topic(table)}")
+
+
+KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look, _names)

@@ -49,6 +49,16 @@ _TIMEOUT_S = 30.0
 _FENCERS = 8  # at once
 
 
+def table_topic(output: str, pattern: str, table: TargetTable) -> str:
+    """The topic of a table's messages. Raises NameRefusedError if Kafka can't have it."""
+    try:
+        return topic_name(topic_of(pattern, table))
+    except OutputRefusedError as error:
+        raise NameRefusedError(
+            f"output {output}: {error}. {route_step(table.source, 'OTHER')}"
+        ) from None
+
+
 class KafkaOutput(ExecutorOutput):
     """`tidelog.ports.Output` over topics.
 
@@ -177,13 +187,7 @@ class KafkaOutput(ExecutorOutput):
         """The topic, as Confluent's TopicNameStrategy has it."""
         if table.source == MESSAGES:
             return topic_name(self._messages_topic)
-        wanted = topic_of(self._topic, table)
-        try:
-            return topic_name(wanted)
-        except OutputRefusedError as error:
-            raise NameRefusedError(
-                f"output {self.name}: {error}. {route_step(table.source, 'OTHER')}"
-            ) from None
+        return table_topic(self.name, self._topic, table)
 
     def address(self, table: TargetTable) -> str | None:
         return None if self._shares_topics else f"topic {self.subject(table)}"

@@ -105,6 +105,16 @@ class IcebergLayout(LakeLayout):
     format_version: int = 2
 
 
+def check_reserved(target: TargetTable) -> None:
+    """Raises NameRefusedError if a column has a name of Iceberg's."""
+    for name in target.columns.names:
+        if name.lower() in _RESERVED:
+            raise NameRefusedError(
+                f"{target.source} has a column {name}, a name that Iceberg keeps for itself. "
+                f"{rename_step(target.source, name)}"
+            )
+
+
 class IcebergTable(LakeTable):
     """A table of a catalog.
 
@@ -205,12 +215,7 @@ class IcebergTable(LakeTable):
 
     def check_names(self, target: TargetTable) -> None:
         super().check_names(target)
-        for name in target.columns.names:
-            if name.lower() in _RESERVED:
-                raise NameRefusedError(
-                    f"{target.source} has a column {name}, a name that Iceberg keeps for itself. "
-                    f"{rename_step(target.source, name)}"
-                )
+        check_reserved(target)
 
     def create(self, target: TargetTable, generation: str) -> None:
         self.check_names(target)

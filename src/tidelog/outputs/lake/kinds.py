@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidelog.outputs.base.kinds import OwnKind, directory
@@ -9,7 +10,7 @@ from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import transform_steps
 from tidelog.outputs.lake.delta_config import DeltaSection
 from tidelog.outputs.lake.iceberg_config import IcebergSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 
 
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
@@ -72,5 +73,40 @@ def _delta_look(section: DeltaSection) -> str | None:
     return directory_ready(section.path)
 
 
-DELTA = OwnKind(DeltaSection, _delta, _delta_place, look=_delta_look)
-ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place)
+def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.lake.delta_table import DELETED, DeltaLayout, DeltaTable, path_of
+    from tidelog.outputs.lake.table import check_columns
+
+    layout = DeltaLayout(deleted=DELETED if section.deletes == "soft" else "")
+    return refused_names(
+        section.name,
+        tables,
+        lambda table: check_columns(DeltaTable.product, layout, table),
+        lambda table: path_of(str(section.path), table.source, table.name),
+    )
+
+
+def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.lake.iceberg_table import (
+        DELETED,
+        IcebergLayout,
+        IcebergTable,
+        check_reserved,
+    )
+    from tidelog.outputs.lake.table import check_columns, parts_of
+
+    layout = IcebergLayout(deleted=DELETED if section.deletes == "soft" else "")
+
+    def check(table: TargetTable) -> None:
+        check_columns(IcebergTable.product, layout, table)
+        check_reserved(table)
+
+    return refused_names(
+        section.name, tables, check, lambda table: ".".join(parts_of(table.source, table.name))
+    )
+
+
+DELTA = OwnKind(DeltaSection, _delta, _delta_place, look=_delta_look, names=_delta_names)
+ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)

@@ -243,16 +243,20 @@ class LakeTable(ABC):
 
     def check_names(self, target: TargetTable) -> None:
         """Raises OutputRefusedError if names differ by case alone, or are ours."""
-        names = [*target.columns.names, *self.layout.own]
-        seen: dict[str, str] = {}
-        for name in names:
-            other = seen.setdefault(name.lower(), name)
-            if other is not name:
-                theirs = other if name in self.layout.own else name
-                raise NameRefusedError(
-                    f"{target.source} has columns {other} and {name}, which {self.product} can't "
-                    f"tell apart (it ignores case). {rename_step(target.source, theirs)}"
-                )
+        check_columns(self.product, self.layout, target)
+
+
+def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None:
+    """Raises NameRefusedError if names differ by case alone, or are ours."""
+    seen: dict[str, str] = {}
+    for name in (*target.columns.names, *layout.own):
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            theirs = other if name in layout.own else name
+            raise NameRefusedError(
+                f"{target.source} has columns {other} and {name}, which {product} can't "
+                f"tell apart (it ignores case). {rename_step(target.source, theirs)}"
+            )
 
 
 def fields_of(target: TargetTable) -> dict[str, StructField]:

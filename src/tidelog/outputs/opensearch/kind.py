@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.opensearch.config import OpenSearchSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
@@ -70,4 +71,24 @@ def _place(section: OpenSearchSection) -> OutputPlace:
     return OutputPlace([section.index], tuple(found))
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look)
+def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.formatters.messages import topic_of
+    from tidelog.outputs.opensearch.indices import index_name
+    from tidelog.outputs.opensearch.output import check_columns
+
+    joined = {each.root for each in section.documents}
+    joined |= {part.table for each in section.documents for part in each.parts}
+
+    def address(table: TargetTable) -> str | None:
+        if str(table.source) in joined:
+            return None
+        return f"index {index_name(topic_of(section.index, table))}"
+
+    def check(table: TargetTable) -> None:
+        check_columns(section.name, table, table.columns.names)
+
+    return refused_names(section.name, tables, check, address)
+
+
+KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look, _names)

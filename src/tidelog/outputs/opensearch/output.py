@@ -50,6 +50,16 @@ class Joined:
     tables: Mapping[str, tuple[str, tuple[str, ...]]]
 
 
+def check_columns(output: str, table: TargetTable, names: Sequence[str]) -> None:
+    """Raises NameRefusedError if documents can't have columns of these names."""
+    bad = documents.unfit(names)
+    if bad:
+        raise NameRefusedError(
+            f"output {output}: {table.source} has columns that no document can have by "
+            f"their name: {', '.join(bad)}. {rename_step(table.source, *bad)}"
+        )
+
+
 class OpenSearchOutput(ExecutorOutput):
     """`tidelog.ports.Output` over indices.
 
@@ -273,12 +283,7 @@ class OpenSearchOutput(ExecutorOutput):
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
         """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
-        bad = documents.unfit(columns.names)
-        if bad:
-            raise NameRefusedError(
-                f"output {self.name}: {table.source} has columns that no document can have by "
-                f"their name: {', '.join(bad)}. {rename_step(table.source, *bad)}"
-            )
+        check_columns(self.name, table, columns.names)
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():
             if matches((pattern,), table.source):

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.errors import UsageError
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+from tidelog.spark.sessions.python_program import python_program
 from tidelog.system import version
 
 if TYPE_CHECKING:
@@ -126,10 +126,11 @@ def spark_session(
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
     settings.update(_joined(settings, conf or {}))
-    builder = SparkSession.builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    _let_workers_import_us()
+    _let_workers_import_us(master)
     with _deaf_to_sigterm():
         session = builder.getOrCreate()
     register(session)
@@ -185,14 +186,14 @@ def _check_spark_version() -> None:
         )
 
 
-def _let_workers_import_us() -> None:
+def _let_workers_import_us(master: str) -> None:
     """Workers and the planning processes import tidelog: give them this process's path to it.
 
     Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
     not installed would be missing there.
     """
     root = str(Path(version.__file__).parents[2])
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
+    os.environ["PYSPARK_PYTHON"] = python_program(master)  # else workers run any "python3"
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *(part for part in known if part)])

@@ -45,6 +45,35 @@ def news(capture: LogCapture) -> list[Any]:
     return [row.new for row in capture.rows]
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "",
+        "ADD COLUMN s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, "
+        "ADD COLUMN e TIMESTAMP(6) GENERATED ALWAYS AS ROW END, ADD PERIOD FOR SYSTEM_TIME (s, e),",
+    ],
+    ids=["hidden", "named"],
+)
+def test_table_that_becomes_system_versioned_is_refused_from_there_on(
+    mariadb_server: MariaDbServer, mariadb_database: str, metadata: str, columns: str
+) -> None:
+    """Its old rows are logged as inserts: none of them may pass for a row of now."""
+    mariadb_server.execute("CREATE TABLE v (a INT PRIMARY KEY, b INT)", mariadb_database)
+    capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
+    capture.start()
+    for statement in (
+        "INSERT INTO v VALUES (1, 1)",
+        f"ALTER TABLE v {columns} ADD SYSTEM VERSIONING",
+        "UPDATE v SET b = 2",
+        "DELETE FROM v",
+    ):
+        mariadb_server.execute(statement, mariadb_database)
+    capture.catch_up()
+    assert news(capture) == [{"a": 1, "b": 1}]
+    assert "system-versioned" in refusals(capture)[0].refusal.reason
+    capture.reader.close()
+
+
 def test_system_versioned_table_is_refused_by_name(
     mariadb_server: MariaDbServer, mariadb_database: str, metadata: str
 ) -> None:

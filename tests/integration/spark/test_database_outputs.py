@@ -7,11 +7,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.behaviours.outputs.database_tables import dialect, live_rows, server
 from tests.behaviours.outputs.destinations import Destination, write
+from tests.integration.event_messages import capturing
 from tests.support.build_log import BuiltLog
+from tests.support.engines import until
 
+from tidelog import app
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
@@ -252,3 +256,39 @@ def test_rows_that_the_output_never_wrote_stay(copy: Copy, built: BuiltLog, dele
     ends.append(built.flush().next)
     copy.bring((ends[2], ends[3]), deletes=deletes)
     assert copy.rows("public.t") == [{"id": 7, "v": "theirs"}]
+
+
+@pytest.mark.thorough
+def test_a_table_whose_name_changes_in_case_is_another_one_at_postgres(
+    spark: Any, tmp_path: Path
+) -> None:
+    source, place = server("mysql"), server("postgres")
+    url, copy = source.create_database("renamed"), place.create_database("of_renamed")
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "renamed")
+    source.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", "renamed")
+    outputs = (
+        f"outputs: [{{kind: postgres, url: '{copy}'}}]\n"
+        f"pipeline: {{checkpoint: '{tmp_path}/checkpoint'}}\n"
+    )
+
+    def rows(name: str) -> list[tuple[Any, ...]] | None:
+        try:
+            return place.execute(f'SELECT id, v FROM renamed."{name}" ORDER BY id', "of_renamed")
+        except psycopg.Error:
+            return None
+
+    try:
+        with capturing(tmp_path, "mysql", url, "renamed.*", outputs) as config:
+            until(lambda: rows("t") == [(1, 1), (2, 2), (3, 3)], "the dump", 60)
+            source.execute("RENAME TABLE t TO T", "renamed")
+            source.execute("UPDATE T SET v = 9 WHERE id = 1", "renamed")
+            source.execute("DELETE FROM T WHERE id = 3", "renamed")
+            until(lambda: rows("T") == [(1, 9), (2, 2)], "the table by its new name", 60)
+            source.execute("RENAME TABLE T TO t", "renamed")
+            source.execute("INSERT INTO t VALUES (4, 4)", "renamed")
+            until(lambda: rows("t") == [(1, 9), (2, 2), (4, 4)], "the table by its old name", 60)
+            (output,) = app.status(config)["overview"]["outputs"]
+            assert not output.get("refused"), output
+    finally:
+        source.drop_database("renamed")
+        place.drop_database("of_renamed")

@@ -5,7 +5,7 @@ with odd names and names that differ by case alone; for copies (by key) and for 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,11 @@ from tests.integration.event_messages import capturing, wait_for
 from tidelog.app.pipeline import filtered_rows
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.config import load_config
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.spark import transforms
@@ -56,6 +57,9 @@ class Records:
     path: str
     schema: TableSchema
     cut: int
+    end: int | None = None
+    rows: Sequence[tuple[str, Row, frozenset[str]]] = ()
+    first: Sequence[Step] = ()  # that gives the columns the names of the suite
     read: dict[str, DataFrame] = field(default_factory=dict)
 
     def frame(self, spark: Any, *, keyed: bool) -> DataFrame:
@@ -63,7 +67,7 @@ class Records:
         shape = "changes" if keyed else "events"
         if shape not in self.read:
             log = EventLog.open(self.path)
-            refs = list(log.segments(self.cut, tables=[str(self.schema.table)]))
+            refs = list(log.segments(self.cut, self.end, tables=[str(self.schema.table)]))
             session = exact_session(spark)
             register(session)
             where = (self.path, log.generation, self.schema, refs)
@@ -98,7 +102,7 @@ def records(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) 
     (table,) = [each for each in log.schemas.tables() if each.name == "t"]
     schema = log.schemas.latest(table)
     assert schema is not None
-    return Records(path, schema, cut)
+    return Records(path, schema, cut, rows=SOURCE)
 
 
 def whole(**given: Any) -> Row:
@@ -239,7 +243,12 @@ CASES: dict[str, tuple[list[Step], dict[str, Of]]] = {
 def test_a_step_gives_each_row_its_values_and_says_what_it_lacks(
     case: str, shape: str, records: Records, spark: Any
 ) -> None:
+    check_case(case, shape, records, spark)
+
+
+def check_case(case: str, shape: str, records: Records, spark: Any) -> None:
     steps, wanted = CASES[case]
+    steps = [*records.first, *steps]
     keyed = shape == "changes"
     frame = records.frame(spark, keyed=keyed)
     result = transforms.apply(frame, steps, records.schema, keyed=keyed)
@@ -251,7 +260,7 @@ def test_a_step_gives_each_row_its_values_and_says_what_it_lacks(
             {name for name, of in wanted.items() if lacking.intersection(of.names)},
             {name: of.of(row) for name, of in wanted.items() if not lacking.intersection(of.names)},
         )
-        for op, row, lacking in SOURCE
+        for op, row, lacking in records.rows
         if op != "d"
     ]
     missing = [set(row[CHANGE_MISSING] or ()) for row in found]
@@ -261,8 +270,76 @@ def test_a_step_gives_each_row_its_values_and_says_what_it_lacks(
         for row, lacks in zip(found, missing, strict=True)
     ] == [values for _, values in expected]
     key = [name for name, of in wanted.items() if of.names in (("id",), ("region",))]
-    deleted = [{n: wanted[n].of(row) for n in key} for op, row, _ in SOURCE if op == "d"]
+    deleted = [{n: wanted[n].of(row) for n in key} for op, row, _ in records.rows if op == "d"]
     assert [{n: row[n] for n in key} for row in rows if row[CHANGE_OP] == "d"] == deleted
+
+
+SHORT_SQL = """
+CREATE TABLE t (
+  id int, region varchar(9), v int, VV varchar(9), `a.b` varchar(9), `sp ace` varchar(9),
+  `ti``ck` varchar(9), `50%` varchar(9), doc longtext, PRIMARY KEY (id, region))
+"""
+_REST = frozenset(NAMES) - {"id", "region"}
+LACKING: dict[str, dict[int, frozenset[str]]] = {
+    "MINIMAL": {1: _REST - {"v"}, 5: _REST, 7: _REST},
+    "NOBLOB": {1: frozenset({"doc"}), 5: frozenset({"doc"}), 7: frozenset({"doc"})},
+}
+SHORT = [
+    pytest.param(source, case, shape, marks=() if in_ci else pytest.mark.thorough)
+    for source in ("mysql-MINIMAL", "mysql-NOBLOB", "mariadb-MINIMAL", "mariadb-NOBLOB")
+    for case in CASES
+    for shape in ("changes", "events")
+    for in_ci in [(source, shape) == ("mysql-MINIMAL", "changes") and case.startswith("compute")]
+]
+
+
+@pytest.fixture(scope="module")
+def short_records(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Records:
+    """What a server logs with a short row image: all in one transaction, so that no row that is
+    read again comes between.
+    """
+    kind, _, image = request.param.partition("-")
+    server: MySqlFamilyServer = request.getfixturevalue(f"{kind}_server")
+    url = server.create_database("steps_suite")
+    server.execute(SHORT_SQL, "steps_suite")
+    whole = f"1, 'V1', 'dot', 'space', 'tick', 'percent', '{LONG}'"
+    rows = ", ".join(f"({key}, 'x', {whole})" for key in (1, 2))
+    directory: Path = tmp_path_factory.mktemp("steps")
+    with capturing(directory, kind, url, "steps_suite.t") as config:
+        path = str(config.log.path)
+        server.execute(f"INSERT INTO t VALUES {rows}", "steps_suite")
+        server.execute("INSERT INTO t (id, region, v, VV) VALUES (4, 'x', 4, 'V4')", "steps_suite")
+        wait_for(config, 3)
+        cut = EventLog.open(path).latest_offset()
+        with server.connect("steps_suite") as session, session.cursor() as cursor:
+            cursor.execute(f"SET SESSION binlog_row_image = {image}")
+            for sql in (
+                "BEGIN",
+                "UPDATE t SET v = 2 WHERE id = 1",
+                "DELETE FROM t WHERE id = 2",
+                "UPDATE t SET id = 5 WHERE id = 4",
+                f"INSERT INTO t VALUES (6, 'x', {whole})",
+                "INSERT INTO t (id, region) VALUES (7, 'x')",
+                "COMMIT",
+            ):
+                cursor.execute(sql)
+        events = wait_for(config, 8)
+    server.drop_database("steps_suite")
+    log = EventLog.open(path)
+    schema = log.schemas.latest(TableName("steps_suite", "t"))
+    assert schema is not None
+    told = [(op, row, LACKING[image].get(row["id"], frozenset())) for op, row, _ in SOURCE]
+    logged = {event["version"] for event in events if event["op"] in ("c", "u", "d")}
+    return Records(path, schema, cut, max(logged) + 1, told, [Step("rename", {"VV": "V"})])
+
+
+@pytest.mark.parametrize(("short_records", "case", "shape"), SHORT, indirect=["short_records"])
+def test_a_step_on_rows_of_a_short_image(
+    short_records: Records, case: str, shape: str, spark: Any
+) -> None:
+    check_case(case, shape, short_records, spark)
 
 
 def _by_key(row: Row) -> Any:

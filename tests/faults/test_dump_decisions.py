@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,6 @@ from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import LeaseLostError, StateError, StorageError
 from tidelog.state.sqlite import SqliteState
-from tidelog.system import failpoints
 
 pytestmark = pytest.mark.integration
 
@@ -165,16 +163,13 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
             raise StateError("the store does not answer")
         return put(state, key, value, expected_version)
 
-    reads, chunks = threading.Event(), itertools.count(1)
+    reads = threading.Event()
 
     def after_read() -> None:
-        """The transaction that reads the chunk is open now."""
-        chunk = next(chunks)
-        if chunk == 1:
-            reads.set()  # its own progress is what can't be stored
-        if chunk == 2:
-            assert storing.wait(PATIENCE_S)
-            threading.Thread(target=alter).start()
+        """The transaction that reads the second chunk is open now."""
+        reads.set()
+        assert storing.wait(PATIENCE_S)
+        threading.Thread(target=alter).start()
 
     def alter() -> None:
         with live.connect(options=f"{LOCALLY} -c lock_timeout=60s", autocommit=False) as other:
@@ -182,7 +177,7 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
         altered.append(not back.is_set())
 
     monkeypatch.setattr(SqliteState, "put", away)
-    with failpoints.arm({"chunk.after_read": after_read}):
+    with at("chunk.after_read", after_read, hit=2):
         dump_id = live.dump()
         try:
             live.wait_for(lambda: altered, "the table is altered")

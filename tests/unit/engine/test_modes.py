@@ -25,7 +25,7 @@ from tests.support.engines import (
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing import processors
+from tidelog.engine.processing import chain, processors
 from tidelog.errors import ConfigError
 
 ROWS = list(range(300))
@@ -395,11 +395,14 @@ def test_a_transform_that_gives_another_event_marks_that_one(tmp_path: Path) -> 
     assert committed(tmp_path) == versions(tmp_path)[1]
 
 
+@pytest.mark.parametrize("transforms", [[], [slowly]], ids=["", "in pieces"])
 @pytest.mark.parametrize("order", ["total", "key"])
 def test_what_is_done_of_a_batch_is_committed_while_it_is_consumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, transforms: list[Any]
 ) -> None:
-    monkeypatch.setattr(processors, "COMMIT_AMID_S", 0.05)
+    # Longer than a piece of events that were transformed takes.
+    monkeypatch.setattr(processors, "COMMIT_AMID_S", 0.1)
+    monkeypatch.setattr(chain, "_MOST_EVENTS", 2)
     orders_log(tmp_path, ROWS)
     held = threading.Event()
 
@@ -410,7 +413,8 @@ def test_what_is_done_of_a_batch_is_committed_while_it_is_consumed(
 
     task = Gates(tmp_path)
     parallel = {} if order == "total" else {"consume_records_async": True, "order": order}
-    made = engine(task, consumer=consume, record_processing_threads=1, **parallel)
+    given = {"consumer": consume, "transforms": transforms, **parallel}
+    made = engine(task, record_processing_threads=1, **given)
     with running(made):
         until(lambda: (committed(tmp_path) or 0) > versions(tmp_path)[10])
         assert (committed(tmp_path) or 0) <= versions(tmp_path)[20]

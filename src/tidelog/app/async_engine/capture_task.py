@@ -16,6 +16,7 @@ from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config
+from tidelog.engine.callables import refuse_coroutine
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
 from tidelog.errors import IncompleteDumpError, SourceError, TaskStartError
@@ -154,12 +155,13 @@ class CaptureTask:
             self._retries = 0
         elif role == "retrying":
             self._retries += 1
-            if 0 <= self._most_retries < self._retries:
+            if 0 <= self._most_retries < self._retries and not self._stop.is_set():
+                self._stop.set()  # it tries no more
                 self._failure = SourceError(
                     f"capture failed {self._retries} times in a row (errors_max_retries: "
                     f"{self._most_retries}), the last time: {self.trouble}"
                 )
         try:
-            self._told(status)
+            refuse_coroutine(self._told(status))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_status raised %s", type(error).__name__)

@@ -89,8 +89,10 @@ class InOrderProcessor:
         self._chain, self._service, self._committer = chain, service, committer
         self._consumer, self._stopping = consumer, stopping
         self.consumer_name = name_of(consumer)
+        self._commit_at = 0.0
 
     def process_records(self, records: Events) -> None:
+        self._commit_at = time.monotonic() + COMMIT_AMID_S
         if self._chain.does_nothing:
             self._consume(records)
         else:
@@ -104,8 +106,7 @@ class InOrderProcessor:
         consumer, stopping, committer = self._consumer, self._stopping, self._committer
         # A transform may give another event than it was given: then what is marked is that one.
         untouched = not self._chain.transforms
-        clock = time.monotonic
-        commit_at = clock() + COMMIT_AMID_S
+        clock, commit_at = time.monotonic, self._commit_at
         for each in part:
             if stopping.is_set():
                 raise StoppingError("between two events")
@@ -121,7 +122,7 @@ class InOrderProcessor:
                 committer.mark_processed(each)
             if clock() >= commit_at:
                 committer.commit_amid_batch()
-                commit_at = clock() + COMMIT_AMID_S
+                commit_at = self._commit_at = clock() + COMMIT_AMID_S
 
 
 class ParallelProcessor:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.support.engines import PATIENCE_S, Tasks, committed, engine, orders_log, running, until
 
+from tidelog.app.async_engine import capture_task
 from tidelog.app.async_engine.capture_task import CaptureTask
-from tidelog.config import Config
+from tidelog.config import Config, parse_config
 from tidelog.engine.events import Event
 from tidelog.engine.ports import Committer
-from tidelog.errors import GapError, IncompleteDumpError
+from tidelog.errors import GapError, IncompleteDumpError, SourceError
 
 LACKS = "the initial dump lacks public.keyless (no key)"
 
@@ -105,3 +106,31 @@ def test_anything_else_that_ends_capture_ends_the_engine(tmp_path: Path, error: 
     orders_log(tmp_path / "log", range(5))
     with running(engine(task_of(tmp_path / "log", error), consumer=print)) as run:
         assert run.join() is error
+
+
+def test_failures_in_a_row_are_counted_until_capture_leads_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(capture_task.time, "monotonic", lambda: now[0])
+    config = parse_config(
+        "source: {kind: postgres, url: 'postgresql://u@127.0.0.1:1/d'}\nlog: {path: log}",
+        "tidelog.yaml", tmp_path, {},
+    )  # fmt: skip
+
+    def failure(*roles: str) -> BaseException | None:
+        task = CaptureTask(config, "engine", batch_size=1, most_retries=2)
+        for role in roles:
+            if role == "led for long":
+                now[0] += 11
+            else:
+                task._on_status({"role": role, "reason": "away"})
+        return task._failure
+
+    assert failure("retrying", "retrying") is None
+    assert isinstance(
+        failure("retrying", "leading", "retrying", "leading", "retrying"), SourceError
+    )
+    led = ("leading", "led for long", "retrying")
+    assert failure("retrying", "retrying", *led, "retrying") is None
+    assert failure("retrying", "retrying", "standby", "retrying") is None

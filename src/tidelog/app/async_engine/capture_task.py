@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -27,6 +29,7 @@ from tidelog.state.opening import open_state
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.02
+_LED_S: Final = 10.0
 _READY: Final = ("leading", "standby")
 
 
@@ -39,8 +42,8 @@ class CaptureTask:
     there is was delivered, by this task and the others.
 
     Args:
-        most_retries: so often in a row capture may fail, without leading or standing by between;
-            -1: without end.
+        most_retries: so often in a row capture may fail, without leading for ten seconds, or
+            standing by, between; -1: without end.
         on_status: as of `tidelog.Capture.run`.
     """
 
@@ -77,6 +80,7 @@ class CaptureTask:
             self._reader = LogTask(self._path, name, offsets=offsets, **given)
         self._stop = threading.Event()
         self._most_retries, self._told, self._retries = most_retries, on_status, 0
+        self._led_at = math.inf
         self._ready = False
         self.trouble = ""
         """Why it has not started yet, as capture says it."""
@@ -151,10 +155,14 @@ class CaptureTask:
         role = status.get("role")
         self._ready = self._ready or role in _READY
         self.trouble = str(status.get("reason", "")) if role == "retrying" else ""
-        if role in _READY:
+        if role == "standby":
             self._retries = 0
+        elif role == "leading":
+            self._led_at = time.monotonic()
         elif role == "retrying":
-            self._retries += 1
+            led_s = time.monotonic() - self._led_at
+            self._led_at = math.inf
+            self._retries = 1 if led_s >= _LED_S else self._retries + 1
             if 0 <= self._most_retries < self._retries and not self._stop.is_set():
                 self._stop.set()  # it tries no more
                 self._failure = SourceError(

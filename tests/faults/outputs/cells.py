@@ -221,7 +221,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "opensearch": ("cluster_block_exception",),
             "kafka": _REFUSED,
             "kafka_transactions": _REFUSED,
-            "http": ("refuses our credentials (HTTP 403)",),
+            "http": ("forbids it (HTTP 403)",),
             "files": ("Read-only file system",),
             "files_s3": (*_UNDER_WAY, "403"),
             "delta": ("Read-only file system",),

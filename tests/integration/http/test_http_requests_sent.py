@@ -173,7 +173,7 @@ def test_a_request_that_is_too_large_is_halved(task: Task, api: HttpReceiver) ->
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(401, "refuses our credentials"), (403, "credentials"), (404, "url"), (302, "url")],
+    [(401, "refuses our credentials"), (403, "forbids it"), (404, "url"), (302, "url")],
 )
 def test_what_is_wrong_with_us_stops_at_once(
     task: Task, api: HttpReceiver, status: int, why: str

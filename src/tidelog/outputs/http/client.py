@@ -22,7 +22,8 @@ from tidelog.system import failpoints
 # What an answer means: tried again; of these records; of us and not of the records. Any other 4xx
 # is of the records.
 _AGAIN = frozenset({408, 409, 425, 429})
-_CREDENTIALS = frozenset({401, 403, 407})
+_CREDENTIALS = frozenset({401, 407})
+_FORBIDDEN = 403
 _WRONG = frozenset({404, 405, 406, 410, 415, 501, 505})
 _CONFLICT = 409  # the same key is at work elsewhere; if it stays, the records are at fault
 _GATEWAY = frozenset({502, 504})  # who answers does not know what became of the request
@@ -170,6 +171,11 @@ class HttpSender:
             raise OutputRefusedError(
                 f"http: {host} refuses our credentials (HTTP {status}): check the output's token "
                 "and headers"
+            )
+        if status == _FORBIDDEN:
+            raise OutputRefusedError(
+                f"http: {host} forbids it (HTTP {status}): check what the output's token and "
+                "headers may do, and whether the API takes writes now"
             )
         if status in _WRONG or status < 400:
             raise OutputRefusedError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,8 +13,11 @@ from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
+from tidelog.sources.mysql.catalogue import tables
+from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
+from tidelog.sources.mysql.connect import Connection
 
 pytestmark = pytest.mark.integration
 
@@ -165,3 +171,42 @@ def test_rows_are_estimated(mysql_family: MySqlFamilyServer, mysql_family_databa
             estimates.rows(table, "nothing = 1")
     finally:
         estimates.close()
+
+
+def test_tables_are_listed_while_they_are_altered_and_no_other_is_waited_for(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    catalogue: MySqlCatalogue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MariaDB does not list a table while its ALTER TABLE renames it."""
+    table, patterns = TableName(mysql_family_database, "t"), [f"{mysql_family_database}.*"]
+    mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY, n int)", mysql_family_database)
+    asked: list[TableName] = []
+
+    def storage(connection: Connection, name: TableName) -> Any:
+        asked.append(name)
+        return storage_of(connection, name)
+
+    monkeypatch.setattr(tables, "storage_of", storage)
+    for _ in range(2):
+        assert catalogue.tables(patterns) == [table]
+        assert list(catalogue.versions(patterns)) == [table]
+    assert not asked  # neither the server's own tables nor ours
+    done = threading.Event()
+
+    def alter() -> None:
+        with mysql_family.connect(mysql_family_database) as session, session.cursor() as cursor:
+            while not done.is_set():
+                cursor.execute("ALTER TABLE t ENGINE = InnoDB, ALGORITHM = COPY")
+
+    altering = threading.Thread(target=alter)
+    altering.start()
+    try:
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert catalogue.tables(patterns) == [table]
+            assert list(catalogue.versions(patterns)) == [table]
+    finally:
+        done.set()
+        altering.join()

@@ -75,9 +75,9 @@ def _ahead(storage: Storage, chain: Chain, offset: int, end: int) -> OffsetAhead
     return OffsetAheadError(
         f"{storage!r}: this reader stands at offset {offset}, but the event log {ends} at {end}: "
         "it was put back to an earlier state, or lost its end. What was read from there on is not "
-        "in the log. An output goes on under a name that it never had (Kafka, HTTP and files: also "
-        "at a new place, for they would tell changes twice), any other reader from the offset "
-        f"{end}: docs/how-to/restore.md"
+        "in the log. An output goes on under a name that it never had, and at an empty place: a "
+        "copy would keep rows of what is not in the log, and events would be told twice. Any other "
+        f"reader goes on from the offset {end}: docs/how-to/restore.md"
     )
 
 

@@ -65,10 +65,10 @@ class Process:
         log = SimpleNamespace(chain=lambda: SimpleNamespace(segments=segments))
         monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: log)
         monkeypatch.setattr("tidelog.app.metrics.reading.STATUS_EVERY_S", 0.0)
-        monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: outputs)
         engine = {"engine": "mail", "offset": 2, "noted_ms": NOW_MS}
         engine |= {"behind_records": 12, "lag_s": 3.5}
-        monkeypatch.setattr("tidelog.app.metrics.reading.engines_of", lambda _log, _known: [engine])
+        told = {"outputs": outputs, "engines": [engine]}
+        monkeypatch.setattr("tidelog.app.metrics.reading.consumers_of", lambda _log, _known: told)
         health = Health(Readings(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 

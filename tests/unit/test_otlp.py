@@ -36,13 +36,18 @@ def receiver() -> Iterator[OtlpReceiver]:
     found.close()
 
 
+def tell_of(monkeypatch: pytest.MonkeyPatch, outputs: list[dict[str, Any]]) -> None:
+    """What the event log says of outputs."""
+    found = {"outputs": outputs, "engines": []}
+    monkeypatch.setattr("tidelog.app.metrics.reading.consumers_of", lambda _log, _known: found)
+
+
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event log without segments, and one output."""
     chain = SimpleNamespace(chain=lambda: SimpleNamespace(segments=()))
     monkeypatch.setattr("tidelog.app.metrics.reading.EventLog.open", lambda _path: chain)
-    monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: [output()])
-    monkeypatch.setattr("tidelog.app.metrics.reading.engines_of", lambda _log, _known: [])
+    tell_of(monkeypatch, [output()])
 
 
 @pytest.fixture
@@ -139,7 +144,7 @@ def test_a_counter_that_goes_down_begins_anew(
     have come since.
     """
     name, rows = "tidelog_output_records_total", [output(all_records=700)]
-    monkeypatch.setattr("tidelog.app.metrics.reading.outputs_of", lambda _log, _known: rows)
+    tell_of(monkeypatch, rows)
     monkeypatch.setattr("tidelog.app.metrics.reading.LOG_EVERY_S", 0.0)
     pushing = push()
     pushing.lead(surface)

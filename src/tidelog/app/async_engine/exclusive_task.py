@@ -9,6 +9,7 @@ from typing import Any
 
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.app.async_engine.log_task import LogTask
+from tidelog.app.overview.engines import process_of
 from tidelog.engine.events import Events
 from tidelog.eventlog.reader import EventLog
 
@@ -71,5 +72,5 @@ class ExclusiveTask(LogTask):
         owner = self._members.owner
         if owner is not None and owner != self._told_owner:
             self._told_owner = owner
-            logger.warning("engine %s stands by: %s has its name", self.name, owner)
+            logger.warning("engine %s stands by: %s has its name", self.name, process_of(owner))
         return False

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from tidelog.app.log_location import log_place
-from tidelog.app.overview.engines import GROUPS, RUNS_S
+from tidelog.app.overview.engines import GROUPS, RUNS_S, process_of
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -38,7 +38,7 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
             processes = group.get("processes", {})
             running = [each for each in group.get("members", ()) if not _ended(processes, each)]
             if running or document is None:
-                who = ", ".join(each.rpartition("-")[0] for each in running) or "somebody"
+                who = ", ".join(map(process_of, running)) or "somebody"
                 raise UsageError(
                     f"an engine named {name} runs, or did {RUNS_S:.0f} s ago: {who}. End it first"
                 )

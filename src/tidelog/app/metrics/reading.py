@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tidelog.app.metrics.table import LEADING, METRICS, Metric
-from tidelog.app.overview import engines_of, outputs_of, overview
+from tidelog.app.overview import consumers_of, overview
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
@@ -92,8 +92,7 @@ class Readings:
                     "segments": len(segments),
                     "payload_bytes": sum(meta.payload_bytes for meta in segments),
                 },
-                "outputs": list(outputs_of(self._log, self._times)),
-                "engines": list(engines_of(self._log, self._times)),
+                **consumers_of(self._log, self._times),
             }
         except (TidelogError, OSError) as error:
             self._log = None

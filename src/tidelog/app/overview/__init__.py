@@ -22,8 +22,7 @@ from tidelog.app.overview.document import (
     TableState,
     Verified,
 )
-from tidelog.app.overview.engines import engines_of
-from tidelog.app.overview.outputs import outputs_of
+from tidelog.app.overview.outputs import consumers_of
 
 __all__ = [
     "Answer",
@@ -41,8 +40,7 @@ __all__ = [
     "TableBeingRead",
     "TableState",
     "Verified",
+    "consumers_of",
     "dumping",
-    "engines_of",
-    "outputs_of",
     "overview",
 ]

@@ -1,4 +1,4 @@
-"""How far engines in programs are, from what they noted in the event log and the state store."""
+"""Engines in programs: who runs them, by the state store, and which have not run for long."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.app.overview.document import EngineHealth, Problem, Severity
-from tidelog.app.overview.outputs import Known, behind
-from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.reader import EventLog
 from tidelog.model.units import brief_span
 from tidelog.ports import StateStore
 
@@ -19,20 +16,9 @@ RUNS_S: Final = 120.0
 ABANDONED_S: Final = 7 * 86_400.0
 
 
-def engines_of(log: EventLog, known: Known) -> Iterator[dict[str, Any]]:
-    """For status: a row for each name of engines; ``known`` as for
-    `tidelog.app.overview.outputs.outputs_of`.
-    """
-    for consumer in Consumers(log.storage).all():
-        if consumer.engine:
-            records, lag_s = behind(log, consumer.offset, known)
-            yield {
-                "engine": consumer.name,
-                "offset": consumer.offset,
-                "behind_records": records,
-                "lag_s": lag_s,
-                "noted_ms": consumer.updated_ms,
-            }
+def process_of(holder: str) -> str:
+    """The process of a holder of a name, which has a token behind it: host and number."""
+    return holder.rpartition("-")[0]
 
 
 def owners_of(state: StateStore) -> dict[str, dict[str, Any]]:
@@ -42,14 +28,14 @@ def owners_of(state: StateStore) -> dict[str, dict[str, Any]]:
     found = {}
     for key in state.keys(GROUPS):
         if (document := state.get(key)) is not None:
-            owners = sorted({each.rpartition("-")[0] for each in document.value["owners"].values()})
+            owners = sorted(set(map(process_of, document.value["owners"].values())))
             told = {name: document.value.get(name) for name in ("partitions", "seen_ms")}
             found[key.removeprefix(GROUPS)] = {**told, "owners": owners}
     return found
 
 
 def engine_health(status: Mapping[str, Any], now_ms: int) -> Iterator[EngineHealth]:
-    """Of each row of `engines_of` in ``status``, with what `owners_of` says of it."""
+    """Of each row of ``engines`` in ``status``, with what `owners_of` says of it."""
     owners = status.get("engine_owners") or {}
     for row in status.get("engines") or ():
         of_name = owners.get(row["engine"]) or {}

@@ -1,38 +1,59 @@
-"""How far the pipelines' outputs are, from what these noted in the event log."""
+"""How far the pipelines' outputs and engines are, from what these noted in the event log."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.consumers import Consumers, Delivered
+from tidelog.eventlog.consumers import Consumer, Consumers, Delivered
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
-Known = dict[tuple[int, int], tuple[int, int]]
+_Known = dict[tuple[int, int], tuple[int, int]]
+_Missing = Callable[[int], tuple[int, float | None]]
 _KNOWN = 1000
 
 
-def outputs_of(log: EventLog, known: Known | None = None) -> Iterator[dict[str, Any]]:
-    """For status: a row for each output of each pipeline.
+def consumers_of(log: EventLog, known: _Known) -> dict[str, list[dict[str, Any]]]:
+    """For status: ``outputs``, a row for each output of each pipeline, and ``engines``, one for
+    each name of engines.
 
-    ``behind_records``: what it has not delivered. ``lag_s``: how long ago the oldest of these was
+    ``behind_records``: what it has not done. ``lag_s``: how long ago the oldest of these was
     committed, by the source's clock. ``known``: what was found before, for who asks again and again
     with one ``log``: by a segment's part, its records, and the time of the first in microseconds.
     """
-    known = {} if known is None else known
     if len(known) > _KNOWN:
         known.clear()
-    missing: dict[int, tuple[int, float | None]] = {}
-    for consumer in Consumers(log.storage).all():
+    consumers = Consumers(log.storage).all()
+    missing = cache(lambda offset: _missing(log, offset, known))
+    return {
+        "outputs": list(_outputs(consumers, missing)),
+        "engines": list(_engines(consumers, missing)),
+    }
+
+
+def _engines(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[str, Any]]:
+    for consumer in consumers:
+        if consumer.engine:
+            records, lag_s = missing(consumer.offset)
+            yield {
+                "engine": consumer.name,
+                "offset": consumer.offset,
+                "behind_records": records,
+                "lag_s": lag_s,
+                "noted_ms": consumer.updated_ms,
+            }
+
+
+def _outputs(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[str, Any]]:
+    for consumer in consumers:
         for output, offset in sorted(consumer.outputs.items()):
-            if offset not in missing:
-                missing[offset] = behind(log, offset, known)
-            records, lag_s = missing[offset]
+            records, lag_s = missing(offset)
             stopped = consumer.stopped.get(output)
             delivered = consumer.delivered.get(output)
             row: dict[str, Any] = {
@@ -67,7 +88,7 @@ def _deliveries(told: Delivered) -> dict[str, Any]:
     return found
 
 
-def behind(log: EventLog, offset: int, known: Known) -> tuple[int, float | None]:
+def _missing(log: EventLog, offset: int, known: _Known) -> tuple[int, float | None]:
     """The records of tables at and behind ``offset``, and the age of the first one, 0.0 if there is
     none; None: not known. Reads one segment; the others tell in the chain's metadata.
     """

@@ -11,8 +11,8 @@ from tidelog.app import checked
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.activity import activity_of
-from tidelog.app.overview.engines import engines_of, owners_of
-from tidelog.app.overview.outputs import outputs_of
+from tidelog.app.overview.engines import owners_of
+from tidelog.app.overview.outputs import consumers_of
 from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.verify.noting import KEY as VERIFIED_KEY
 from tidelog.capture.activity.log import ACTIVITY_KEY
@@ -137,8 +137,7 @@ class StatusReader:
                 "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
             },
             "activity": activity_of(log),
-            "outputs": list(outputs_of(log, self._times)),
-            "engines": list(engines_of(log, self._times)),
+            **consumers_of(log, self._times),
         }
 
     def _pipelines(self, state: StateStore) -> list[dict[str, Any]]:

@@ -467,7 +467,7 @@ def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
     log = EventLog.open(records.path)
     output = DeltaOutput(spark, records.path, f"{tmp_path}/lake", name=config.outputs[0].name)
     batch = batch_of(log, records.cut, log.latest_offset())
-    filtered_rows.FilteredRows(config, spark)(output, batch)
+    filtered_rows.FilteredRows(config, spark, log)(output, batch)
     output.close()
     with closing(open_state(config.state.place)) as state:
         (name,) = state.keys("commands/")

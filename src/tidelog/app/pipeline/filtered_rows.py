@@ -35,9 +35,10 @@ class FilteredRows:
     come behind the batch.
     """
 
-    def __init__(self, config: Config, spark: SparkSession) -> None:
+    def __init__(self, config: Config, spark: SparkSession, log: EventLog) -> None:
         self._config = config
         self._spark = spark
+        self._log = log
         self._steps: dict[str, tuple[Step, ...]] = {
             section.name: transform_steps(section)
             for section in config.outputs
@@ -49,8 +50,7 @@ class FilteredRows:
         """Ask for the rows of the batch that must be read again."""
         if output.name not in self._steps or not getattr(output, "keyed", False):
             return
-        path = log_place(self._config)
-        log = EventLog.open(path)
+        log, path = self._log, log_place(self._config)
         for table in (each.table for each in batch.tables):
             steps = steps_of(self._steps[output.name], table)
             filtered = any(step.action == "filter" for step in steps)

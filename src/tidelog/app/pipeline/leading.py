@@ -152,7 +152,7 @@ class PipelineSession:
                 # What does not wait has begun: a pause holds for the next one.
                 is_paused=lambda: not self._once and self._paused.now,
                 ask=partial(ask_for, config),
-                ask_for_rows=FilteredRows(config, self._spark),
+                ask_for_rows=FilteredRows(config, self._spark, log),
             )
         finally:
             done.set()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.build_log import BuiltLog
-from tests.support.engines import COLUMNS, committed, until
+from tests.support.engines import committed, orders_log, until
 
+from tidelog.app.async_engine import group_members
 from tidelog.app.async_engine.exclusive_task import ExclusiveTask
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.errors import ConfigError, LeaseLostError
@@ -64,12 +65,7 @@ def next_ids(given: ExclusiveTask) -> list[int]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> BuiltLog:
-    built = BuiltLog(tmp_path / "log")
-    orders = built.table("public.orders", COLUMNS)
-    for key in range(8):
-        built.insert(orders, str(key), "a")
-    built.flush()
-    return built
+    return orders_log(tmp_path / "log", range(8))
 
 
 def test_one_stands_by_and_goes_on_where_the_other_has_committed(
@@ -95,13 +91,17 @@ def test_one_stands_by_and_goes_on_where_the_other_has_committed(
     third.stop()
 
 
-def test_one_that_is_killed_is_succeeded_at_once(log: BuiltLog, tmp_path: Path) -> None:
+def test_one_that_is_killed_is_succeeded_at_once(
+    log: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lease that does not end, and looks every 0.3 s.
+    monkeypatch.setattr(group_members, "_BEATS", 12_000)
     given = [str(tmp_path / "log"), state_of(tmp_path)]
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, *given], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline()
-        standby = started(tmp_path, 3.0)
+        standby = started(tmp_path)
         assert ids(standby) == []
         holder.send_signal(signal.SIGSTOP)
         assert ids(standby) == []  # its lease runs

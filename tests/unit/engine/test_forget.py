@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.build_log import BuiltLog
-from tests.support.engines import COLUMNS
+from tests.support.engines import orders_log
 
 from tidelog import app
 from tidelog.app.async_engine.exclusive_task import ExclusiveTask
@@ -27,11 +26,7 @@ from tidelog.state.opening import open_state
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    built = BuiltLog(tmp_path / "log")
-    orders = built.table("public.orders", COLUMNS)
-    for key in range(3):
-        built.insert(orders, str(key), "a")
-    built.flush()
+    orders_log(tmp_path / "log", range(3))
     path = tmp_path / "tidelog.yaml"
     path.write_text(
         "source: {kind: postgres, url: 'postgresql://u@127.0.0.1:1/d'}\n"

@@ -21,7 +21,7 @@ from tidelog.spark.formats.shapes import (
 )
 
 ROW_TAKEN = "_tidelog_row_taken"
-"""A column of events: true where a transform took the new row away; there may be none."""
+"""A column of events: true where a transform took the new row away. Absent where none did."""
 HEADERS = pa.map_(pa.string(), pa.string())
 MESSAGES = pa.schema(
     [

@@ -40,7 +40,8 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
             if running or document is None:
                 who = ", ".join(map(process_of, running)) or "somebody"
                 raise UsageError(
-                    f"an engine named {name} runs, or ran less than {RUNS_S:.0f} s ago: {who}. End it first"
+                    f"an engine named {name} runs, or ran less than {RUNS_S:.0f} s ago: {who}."
+                    " End it first"
                 )
         if document is not None:
             state.delete(f"{GROUPS}{name}")

@@ -113,8 +113,17 @@ apart, and each of these rules is judged for itself. And once the last fault is 
 captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; `make campaign-short`, of three minutes, is a
 part of CI.
 
-In a part of the runs two processes of one pipeline, one on each host, bring three tables to a copy in PostgreSQL and to files. The copy has to
-become equal to the source and each event has to be in the files once.
+These seconds are of a clock that runs as slowly as the machine: a process beside the run, with the same little to do each second, shows which share of
+a core it gets (`tests/campaign/machine_time.py`). What is late because other work keeps the machine busy is so told apart from what is stuck. Times on this
+page are of the usual clock.
+
+In a part of the runs two processes of one pipeline, one on each host, bring three tables to a copy in PostgreSQL, to a second one by steps (`filter`,
+`compute`, `cast`, `rename`, `hash`, `drop`), and to files. The first copy has to become equal to the source, the second one to what the steps make of the
+source's rows, and each event has to be in the files once.
+
+In another part of them operators are at work: they put log, state or both back, leave tables out, forget to mount the log, create tables. What a log that
+was put back has lost is not held against it. But no offset is issued twice, a reader that stood further is refused, all is dumped again that has to be, and
+replay from each dump gives the source's rows.
 
 This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign or several: it adds those that it is given.
 
@@ -164,7 +173,8 @@ lease's deadline. The same faults on the same seeds, with nothing broken, have t
 `tc`: what is late is late by the proxies, and packets are not lost one by one, or out of turn. A disk that is
 full, slow or fails is played to the process, not to its machine. So is a wall clock that is stepped: libfaketime steps it for all of a capture, its libraries
 in C and Rust too, and where that is not installed it is stepped for its Python code alone; pipelines keep the machine's. Pipelines know that they are on one
-machine, and write to PostgreSQL and to files alone.
+machine, and write to PostgreSQL and to files alone. Where pipelines are, no operator is at work: an output that is ahead of a log that was put back ends, and
+asks for another name and place ([what to do then](../how-to/restore.md)).
 """
 
 

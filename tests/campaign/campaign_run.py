@@ -13,18 +13,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.campaign import leaders
+from tests.campaign.backups import LOG, STATE, Backup
 from tests.campaign.copies import Copies
 from tests.campaign.hosts import Host
+from tests.campaign.machine_time import MachineTime
 from tests.campaign.nemesis import COPY, DATABASE, HANDOVER_S, KINDS
+from tests.campaign.operator_nemesis import OperatorNemesis
 from tests.campaign.outcome import Gap, Outcome, find_gaps
-from tests.campaign.pipeline_nemesis import PipelineNemesis
 from tests.campaign.places import Place
 from tests.campaign.witness import Note
 from tests.e2e.history_processes import CaptureProcess, Collector
-from tests.e2e.history_run import Run
+from tests.e2e.history_restores import ALL_TABLES, LIVE_RECORDS, OperatedRun
 from tests.e2e.history_spec import Spec
 from tests.support.namespaces import Bridge, NotPermittedError
-from tests.support.oracle.history import HistoryError, SourceHistory
+from tests.support.oracle.history import HistoryError, LeftOut, SourceHistory
 from tests.support.oracle.source import OracleSource
 
 from tidelog import app
@@ -43,6 +45,8 @@ BEGIN_S = 300.0
 PIPED_S = 120.0
 """Java begins anew after a kill, on a machine that has other work."""
 RESTART_S = 1.0
+LIVED_S = 1.5
+"""A status is stored within this time."""
 TOLD_S = 5.0
 """A leader's status tells of a new dump within this time."""
 STANDS_BY = '{"role": "standby"'
@@ -56,9 +60,12 @@ def load() -> str:
     return f"load is {os.getloadavg()} on {os.cpu_count()} cores"
 
 
-class CampaignRun(Run):
-    """See `Run`. ``kinds``: of faults, see `KINDS`; ``name``: of the source, for people;
-    ``open_copies``: what pipelines deliver to, None: there are none.
+class CampaignRun(OperatedRun):
+    """See `OperatedRun`. ``kinds``: of faults, see `KINDS`; ``name``: of the source, for people;
+    ``open_copies``: what pipelines deliver to, None: there are none; ``snapshot``: as in the
+    configuration.
+
+    Its limits are of the machine's time (`MachineTime`): what other work holds up is not stuck.
     """
 
     outcome: Outcome
@@ -73,12 +80,17 @@ class CampaignRun(Run):
         name: str = "",
         kinds: Sequence[str] = tuple(KINDS),
         open_copies: Callable[[Path], Copies] | None = None,
+        snapshot: str = "initial",
     ) -> None:
         super().__init__(spec, source, directory)
         self._open_place = open_place
         self._title = name
         self._kinds = tuple(kinds)
         self._open_copies = open_copies
+        self._snapshot = snapshot
+        self.gaps: list[Gap] = []
+        self._era_begin = 0
+        """Offset of the first segment that no restore has touched."""
         self._copies: Copies | None = None
         self._restarts: list[tuple[float, Host]] = []
         self._piped: dict[str, float] = {}
@@ -87,10 +99,12 @@ class CampaignRun(Run):
 
     def __call__(self) -> SourceHistory:
         with self._opened:
+            self._machine = self._opened.enter_context(MachineTime())
             return super().__call__()
 
     def _write_config(self) -> Path:
         section = self.source.section(self.spec.watermarks, self.spec.initial)
+        section = section.replace(ALL_TABLES, f"{ALL_TABLES}, snapshot: {self._snapshot}")
         self.place = self._open_place(self.directory, self._opened)
         database = self.source.port
         targets = {DATABASE: database, **self.place.ports}
@@ -173,11 +187,12 @@ class CampaignRun(Run):
 
     def _await_capture(self, collector: Collector) -> None:
         """For as long as kernels may have to be compiled: that heeds no signal."""
-        deadline = time.monotonic() + BEGIN_S
+        self._collector = collector
+        deadline = self._machine() + BEGIN_S
         while collector.begin is None:
             time.sleep(0.05)
             self._watch_processes()
-            if time.monotonic() > deadline:
+            if self._machine() > deadline:
                 raise HistoryError(f"no capture leads {BEGIN_S:.0f} s after the start")
         self._note("capture leads")
         if self._copies is not None:
@@ -198,11 +213,11 @@ class CampaignRun(Run):
         )
 
     def _await_pipeline(self, is_there: Callable[[], bool], lacks: str) -> None:
-        deadline = time.monotonic() + BEGIN_S
+        deadline = self._machine() + BEGIN_S
         while not is_there():
             time.sleep(0.2)
             self._watch_processes()
-            if time.monotonic() > deadline:
+            if self._machine() > deadline:
                 said = "\n".join(h.pipeline.said[-4000:] for h in self.hosts if h.pipeline)
                 lost = sum(h.pipeline.said.count(LOST) for h in self.hosts if h.pipeline)
                 raise HistoryError(
@@ -211,7 +226,9 @@ class CampaignRun(Run):
                 )
 
     def _disturb(self) -> None:
-        self._nemesis = PipelineNemesis(
+        self._nemesis = OperatorNemesis(
+            self,
+            self.directory,
             random.Random(f"nemesis {self.spec.seed}"),
             self.hosts,
             self.source,
@@ -232,7 +249,51 @@ class CampaignRun(Run):
                 dump_at = time.monotonic() + DUMP_EVERY_S
                 self.commander.dump()
         self._nemesis.heal()
-        self._healed_at = time.monotonic()
+
+    # ------------------------------------------------------------ what operators do
+
+    def live(self) -> None:
+        begun, count = self._machine(), self._collector.count
+        while self._collector.count < count + LIVE_RECORDS or self._machine() < begun + LIVED_S:
+            time.sleep(0.05)
+            self._watch_processes()
+            if self._collector.failure is not None:
+                self._collector.stop()
+            if self._machine() > begun + LIVELY_S:
+                raise HistoryError(f"{self._stacks()}\nno records come, for {LIVELY_S:.0f} s")
+
+    def restore(self, backup: Backup, parts: tuple[str, ...]) -> int:
+        """What leaders did before is judged by the log that they had."""
+        config = load_config(self.config_file, {})
+        with self._collector.lock:
+            self._collector.read(EventLog.open(log_place(config)))
+            ahead = self.log_end()
+            self._judge_leaders(config)
+            self.gaps += self._find_gaps(config)
+            for host in self.hosts:
+                host.notes.forget()
+            backup.put_back(parts)
+            if LOG in parts:
+                self._restored(EventLog.open(log_place(config)), ahead)
+            if STATE in parts:
+                self.rolled_back |= self._unfinished(config)
+            self._era_begin = self.log_end()
+        return ahead
+
+    def check_refused(self, ahead: int) -> None:
+        self._check_refused(EventLog.open(log_place(load_config(self.config_file, {}))), ahead)
+
+    def log_end(self) -> int:
+        return EventLog.open(log_place(load_config(self.config_file, {}))).latest_offset()
+
+    def split_tables(self) -> tuple[list[str], list[str]]:
+        return self._split_tables()
+
+    def leave_out(self, tables: list[str], begin: int) -> None:
+        self.left_out.append(LeftOut(frozenset(tables), begin, self.log_end()))
+
+    def make_table(self) -> None:
+        self._make_table()
 
     def _settle(self, config: Config, collector: Collector) -> None:
         self._judge_leaders(config)
@@ -264,14 +325,14 @@ class CampaignRun(Run):
 
     def _settle_pipelines(self, copies: Copies, config: Config, collector: Collector) -> None:
         """All that was captured is delivered, once, without a hand; then they end in order."""
-        begun = time.monotonic()
+        begun, begun_at = time.monotonic(), self._machine()
         log = EventLog.open(log_place(config))
         while collector.next != log.latest_offset():  # it reads what capture has at rest
             time.sleep(0.1)
         while lacks := copies.lacking(self.source, collector.records):
             time.sleep(0.5)
             self._watch_processes()
-            if time.monotonic() > begun + PIPED_S:
+            if self._machine() > begun_at + PIPED_S:
                 said = "\n".join(h.pipeline.said[-4000:] for h in self.hosts if h.pipeline)
                 raise HistoryError(f"{said}\n{PIPED_S:.0f} s after capture is at rest, {lacks}")
         self._piped |= {
@@ -284,28 +345,33 @@ class CampaignRun(Run):
             host.end_pipeline(PIPED_S)
 
     def _await_liveness(self, collector: Collector) -> float:
-        came: list[tuple[float, int]] = []
+        """In seconds that passed. The limits are of the machine's time, and what is late because
+        the machine has other work is told apart from what is stuck.
+        """
+        begun, healed = time.monotonic(), self._machine()
+        came = [(0.0, len(collector.records))]
         while True:
-            asked = time.monotonic()
+            asked = self._machine()
             mark = self.source.last_write(self.rng)
             while not self.source.reached(mark, collector.xids):
                 time.sleep(0.02)
                 self._watch_processes()
                 if collector.failure is not None:
                     collector.stop()
-                now = time.monotonic() - self._healed_at
-                if not came or now > came[-1][0] + 5:
-                    came.append((round(now), len(collector.records)))
+                passed, now = time.monotonic() - begun, self._machine() - healed
+                if passed > came[-1][0] + 5:
+                    came.append((round(passed), len(collector.records)))
                 if now > LIVELY_S + LAG_S:
+                    how = "is late" if len(collector.records) > came[-3][1] else "is stuck"
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
-                        f"captured within {LAG_S:.0f} s; records by the second: {came}; the "
-                        f"machine's {load()}"
+                        f"captured within {LAG_S:.0f} s, it {how}; records by the second: {came}; "
+                        f"of {passed:.0f} s the machine gave {now:.0f}; its {load()}"
                     )
-            now = time.monotonic()
-            if now - asked < LAG_S:
-                self._note("captures again, without a hand")
-                return now - self._healed_at
+            if self._machine() - asked < LAG_S:
+                passed, now = time.monotonic() - begun, self._machine() - healed
+                self._note(f"captures again, without a hand; {now:.1f} s of {passed:.1f}")
+                return passed
 
     def _stacks(self) -> str:
         """What each capture says that it does."""
@@ -324,7 +390,7 @@ class CampaignRun(Run):
 
     def _check(self, config: Config, collector: Collector) -> SourceHistory:
         self._judge_leaders(config)
-        self.gaps = self._find_gaps(config)
+        self.gaps += self._find_gaps(config)
         history = super()._check(config, collector)
         self.outcome = Outcome(
             seed=self.spec.seed,
@@ -348,6 +414,7 @@ class CampaignRun(Run):
             if path.name[:20].isdigit()
         }
         segments = EventLog.open(log_place(config)).chain().segments
+        segments = [segment for segment in segments if segment.first >= self._era_begin]
         clock = time.time() - time.monotonic()
         found = find_gaps(segments, {at: when - clock for at, when in times.items()}, self._notes())
         for gap in found:

@@ -66,12 +66,21 @@ class Host:
     def ports(self) -> dict[str, int]:
         return {name: path.port for name, path in self.paths.items()}
 
-    def start(self) -> None:
+    def start(self, changes: Mapping[str, str] | None = None) -> None:
+        """``changes``: of the configuration's text, for this start alone."""
         log_file = self.directory / f"capture-{self._starts}.log"
         self._starts += 1
         self.leaves = False
+        config_file = self.config_file
+        if changes:
+            text = config_file.read_text()
+            for before, after in changes.items():
+                assert before in text
+                text = text.replace(before, after)
+            config_file = self.directory / "changed.yaml"
+            config_file.write_text(text)
         self.capture = CaptureProcess(
-            self.config_file,
+            config_file,
             log_file,
             mutation=self._mutation,
             host=self.name,

@@ -25,6 +25,7 @@ class Place(Protocol):
         direct_ports: the same for who judges, whom no fault of a network befalls.
         on_disk: the log is in a directory.
         bucket: the network before it, if log and state are in one.
+        put_of_segment: how a request begins there that appends to the log.
         members: of the ensemble that keeps the state, if one does.
     """
 
@@ -32,6 +33,7 @@ class Place(Protocol):
     on_disk: bool
     ports: dict[str, int]
     bucket: FaultyNetwork | None
+    put_of_segment: str
     members: Sequence[Member]
 
     @property
@@ -66,6 +68,7 @@ class OnS3:
         self.direct_ports = {"log and state": in_turn.port}
         self.bucket: FaultyNetwork | None = opened.enter_context(FaultyNetwork(in_turn.port))
         self.ports = {"log and state": self.bucket.port}
+        self.put_of_segment = f"PUT /{server.bucket}/{self._prefix}/0"
 
     def sections(self, ports: Mapping[str, int], address: str) -> str:
         endpoint = f"http://{address}:{ports['log and state']}"
@@ -86,6 +89,7 @@ class _Shared:
     on_disk = True
     ports: dict[str, int]
     bucket: FaultyNetwork | None = None
+    put_of_segment = ""
     members: Sequence[Member] = ()
 
     @property

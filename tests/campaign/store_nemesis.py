@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from kazoo.handlers.threading import KazooTimeoutError
 from tests.campaign import sessions
-from tests.campaign.nemesis import AMID_S, Nemesis, until
+from tests.campaign.nemesis import AMID_S, SEEN_S, Nemesis, until
+from tests.support.oracle.history import HistoryError
 from tests.support.zookeeper_ensemble import start_all
 
 ALWAYS = 1_000_000
@@ -19,6 +22,8 @@ STORE_KINDS = {
     "expire the sessions": "ZooKeeper ends the leader's sessions, as if it were unheard too long",
     "answer 503": "a share of the requests to the bucket is answered by 503",
     "lose answers": "a share of the requests to the bucket is carried out, and not answered",
+    "hold a put": "the PUT of an append is kept on its way, and its leader stands still, until "
+    "another leads: it comes to nothing",
 }
 
 
@@ -88,6 +93,31 @@ class StoreNemesis(Nemesis):
         self._note(f"{fault}, {share:.2f} of the requests")
         seconds = self._lease_s * self._rng.uniform(0.5, 2.5)
         return self._begin(BUCKET, seconds, bucket.disarm)
+
+    def _hold_a_put(self) -> bool:
+        """Raises HistoryError if the store takes it although another leads."""
+        bucket, host = self._place.bucket, self._leading()
+        if self._away or bucket is None or host is None or host.capture is None:
+            return False
+        capture, other = host.capture, next(one for one in self._hosts if one is not host)
+        seen = len(other.notes.so_far())
+        bucket.arm("hold", self._place.put_of_segment)
+        if not until(lambda: bucket.struck or None, AMID_S):
+            bucket.disarm()
+            return False
+        capture.send(signal.SIGSTOP)
+        led = until(
+            lambda: next((n for n in other.notes.so_far()[seen:] if n.what == "leads"), None),
+            SEEN_S,
+        )
+        (answer,) = bucket.deliver()
+        capture.send(signal.SIGCONT)
+        self._note(
+            f"a PUT of {host.name} is held{'' if led else ', nobody led'}: {answer.decode()}"
+        )
+        if led and answer.split()[1] not in (b"409", b"412"):
+            raise HistoryError(f"an append that came after another led is answered by {answer!r}")
+        return led is not None
 
     def _is_away(self, what: str) -> bool:
         return what in {fault.what for fault in self._away}

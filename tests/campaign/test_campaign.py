@@ -2,7 +2,8 @@
 oracle judges the event log, and capture has to go on without a hand once all is back.
 
 `make campaign` runs it for TIDELOG_CAMPAIGN_SECONDS, sources and state stores taking turns by seed,
-from TIDELOG_CAMPAIGN_SEED on, and writes what it showed to TIDELOG_CAMPAIGN_JSON. That it sees a
+from TIDELOG_CAMPAIGN_SEED on, and writes what it showed to TIDELOG_CAMPAIGN_JSON;
+TIDELOG_CAMPAIGN_KINDS names faults, with commas between, that are to strike alone. That it sees a
 broken rule: ``TIDELOG_CAMPAIGN_MUTATIONS=1 make soak ARGS=tests/campaign``.
 """
 
@@ -32,6 +33,7 @@ from tests.campaign.campaign_run import (
 )
 from tests.campaign.copies import Copies
 from tests.campaign.nemesis import KINDS, PROMOTE
+from tests.campaign.operator_nemesis import OPERATOR_KINDS
 from tests.campaign.outcome import Outcome
 from tests.campaign.pipeline_nemesis import PIPELINE_KINDS
 from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
@@ -64,6 +66,8 @@ SECONDS = 40.0
 ALL_KINDS = tuple(kind for kind in (*KINDS, *STORE_KINDS) if kind != PROMOTE)
 PROMOTIONS = (PROMOTE,) * 6
 """Until it has struck: a run has time for a dozen faults of two dozen kinds."""
+NO_DATA = "no_data"
+TABLE = "create a table"
 MUTATION_SEEDS = (9, 10, 11)  # of the short form
 
 
@@ -80,6 +84,16 @@ def spec_of(seed: int, source: OracleSource, seconds: float = SECONDS) -> Spec:
         blocking=False,
         fault_every_s=rng.choice((1.5, 3.0, 6.0)),
     )
+
+
+def operators_of(seed: int, source: str) -> tuple[str, ...]:
+    """In half of the runs tables are made, with `no_data`: there a gap of PostgreSQL's is an error,
+    and a log that was put back is one.
+    """
+    if seed // (4 * len(SOURCES)) % 2 == 0:
+        return tuple(kind for kind in OPERATOR_KINDS if kind != TABLE)
+    gaps = ("restore the log", "restore both") if source in ("oracle16", "oracle18") else ()
+    return tuple(kind for kind in OPERATOR_KINDS if kind not in gaps)
 
 
 def place_of(state: str, request: pytest.FixtureRequest) -> OpenPlace:
@@ -118,7 +132,10 @@ def one(
     mutation: str = "",
     pipelines: bool = False,
 ) -> Outcome:
-    """Run and judge. Raises HistoryError. Where a server may be promoted, the run has its own."""
+    """Run and judge. Raises HistoryError. Where a server may be promoted, the run has its own.
+    Operators' faults: not where pipelines are, whose outputs would be ahead of a log that was put
+    back; and what a restore asks for is dumped by itself, or with tables that are made nothing is.
+    """
     with ExitStack() as opened:
         server: OracleSource
         if PROMOTE in kinds:
@@ -129,6 +146,11 @@ def one(
             CampaignRun, open_place=place_of(state, request), name=SOURCES[source], kinds=kinds
         )
         spec = replace(spec_of(seed, server, seconds), mutation=mutation)
+        if operated := set(kinds) & OPERATOR_KINDS.keys():
+            assert not pipelines
+            make = partial(make, snapshot=NO_DATA if TABLE in operated else "when_needed")
+            if spec.watermarks == "snapshot":  # its tables are published by their owner
+                spec = replace(spec, watermarks="table")
         if pipelines:
             spec = replace(spec, mix=copies.MIX)
             destination = request.getfixturevalue("state_server")
@@ -140,12 +162,16 @@ def one(
 
 
 def until_each_struck(
-    kinds: tuple[str, ...], state: str, request: pytest.FixtureRequest, directory: Path
+    kinds: tuple[str, ...],
+    state: str,
+    request: pytest.FixtureRequest,
+    directory: Path,
+    source: str = "oracle16",
 ) -> None:
     """Runs that hold, until one has met each kind of fault."""
     for seed in MUTATION_SEEDS:
         try:
-            outcome = one(seed, "oracle16", state, request, directory / str(seed), kinds=kinds)
+            outcome = one(seed, source, state, request, directory / str(seed), kinds=kinds)
         except NothingShownError:
             continue
         if set(outcome.faults) == set(kinds):
@@ -180,6 +206,7 @@ def test_a_short_campaign_on_disks_that_fail(
         ("zookeeper", ("lose a member", "lose the quorum")),
         ("zookeeper", ("expire the sessions",)),
         ("log", ("answer 503", "lose answers")),
+        ("log", ("hold a put",)),
         ("postgresql", ("slow the disk",)),
     ],
 )
@@ -187,6 +214,27 @@ def test_a_short_campaign_on_stores_that_fail(
     state: str, kinds: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     until_each_struck(kinds, state, request, tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("source", "state", "kinds"),
+    [
+        ("oracle16", "postgresql", ("restore the log", "restore the state")),
+        ("oracle_mysql80", "log", ("restore both", "leave tables out")),
+        ("oracle16", "zookeeper", (TABLE, "unmount the log")),
+    ],
+)
+def test_a_short_campaign_of_operators(
+    source: str,
+    state: str,
+    kinds: tuple[str, ...],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    until_each_struck(kinds, state, request, tmp_path, source)
 
 
 @pytest.mark.integration
@@ -255,7 +303,7 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     found: dict[str, Any] = {"campaign": secrets.token_hex(4), "hours": 0.0}
     found |= {"runs": [], "violations": [], "empty": 0}
     found |= {
-        "kinds": {**KINDS, **STORE_KINDS, **PIPELINE_KINDS},
+        "kinds": {**KINDS, **STORE_KINDS, **PIPELINE_KINDS, **OPERATOR_KINDS},
         "lease_s": LEASE_S,
         "lag_s": LAG_S,
         "lively_s": LIVELY_S,
@@ -268,7 +316,12 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             kinds = (*ALL_KINDS, *PIPELINE_KINDS) if piped else ALL_KINDS
             if source in PAIRS and seed // (2 * len(SOURCES)) % 2 == 1:
                 kinds = (*kinds, *PROMOTIONS)
-            seconds = 2 * SECONDS if piped else SECONDS
+            operated = seed // len(SOURCES) % 4 == 0
+            if operated:
+                kinds = (*kinds, *3 * operators_of(seed, source))
+            if asked := os.environ.get("TIDELOG_CAMPAIGN_KINDS"):
+                kinds = tuple(asked.split(","))
+            seconds = 2 * SECONDS if piped or operated else SECONDS
             place = tmp_path / f"seed-{seed}"  # stays where a run fails
             outcome = one(seed, source, state, request, place, seconds, kinds, pipelines=piped)
             shutil.rmtree(place)

@@ -64,6 +64,11 @@ class Notes:
         self._read = 0
         self._notes: list[Note] = []
 
+    def forget(self) -> None:
+        """All of before. No process of the directory runs."""
+        self.so_far()
+        self._notes = []
+
     def so_far(self) -> list[Note]:
         """A line that is not whole yet is left for the next time."""
         if self._path.exists():

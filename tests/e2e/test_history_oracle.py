@@ -11,13 +11,16 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.e2e.history_engine import EngineRun
+from tests.e2e.history_held import HOLD, HeldRun
 from tests.e2e.history_restores import OPERATORS, RestoreRun
 from tests.e2e.history_run import NothingShownError, Run, run, shrunk
 from tests.e2e.history_spec import ELSEWHERE, FAILPOINTS, Spec, failpoints_in_source, random_spec
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import Mix
@@ -169,6 +172,25 @@ def test_event_log_on_an_object_store_is_a_true_history(
     }[name]
     options = tuple(s3.options.items())
     holds(replace(spec, log=s3.url("history"), storage_options=options), oracle16, tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("server", ["oracle16", "oracle_mysql80"])
+def test_event_log_on_an_object_store_is_a_true_history_where_puts_are_held(
+    server: str, request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path
+) -> None:
+    with FaultyNetwork(s3.port, one_at_a_time=True) as network:
+        options = {**s3.options, "endpoint": f"http://127.0.0.1:{network.port}"}
+        spec = replace(
+            OPERATED, seconds=12.0, faults=(HOLD,), commands=("dump",), fault_every_s=1.0
+        )
+        spec = replace(spec, log=s3.url("held"), storage_options=tuple(options.items()))
+        make = partial(HeldRun, network=network)
+        done = run(spec, request.getfixturevalue(server), tmp_path / "history", make)
+    assert isinstance(done, HeldRun)
+    assert done.held > 0
 
 
 @pytest.mark.integration

@@ -40,6 +40,7 @@ class FaultyNetwork(Proxy):
     - ``skew``: by 403 as well; the body, which a HEAD has not, says that our clock is wrong.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
+    - ``hold``: the same, but the connection stays until then.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class FaultyNetwork(Proxy):
         self.asked: list[str] = []
         """The first line of each request."""
         self.delayed: list[bytes] = []
+        self._delivered = threading.Event()
 
     def arm(self, fault: str, request: str, times: int = 1, share: float = 1.0) -> None:
         with self._lock:
             self._fault, self._request, self._times = fault, request.encode(), times
             self._share = share
             self.struck = 0
+            self._delivered.clear()
 
     def disarm(self) -> None:
         self.arm("", "", 0)
@@ -74,6 +77,7 @@ class FaultyNetwork(Proxy):
                 server.sendall(request)
                 answers.append(server.recv(65_536).partition(b"\r\n")[0])
         self.delayed = []
+        self._delivered.set()
         return answers
 
     def _serve(self, client: socket.socket) -> None:
@@ -88,8 +92,10 @@ class FaultyNetwork(Proxy):
                     head, end, body = _ANSWERS[fault].partition(b"\r\n\r\n")
                     client.sendall(head + end + (b"" if request.startswith(b"HEAD") else body))
                     return
-                if fault == "delay":
+                if fault in ("delay", "hold"):
                     self.delayed.append(request)
+                    if fault == "hold":
+                        self._delivered.wait()
                     return
                 with (
                     self._turn,

@@ -109,6 +109,9 @@ def test_options_of_a_state_store_are_secrets(tmp_path: Path) -> None:
         ("{url: 'postgresql:///d'}", "state.url: expected postgresql://user@host/database"),
         ("{url: 'postgresql://h/d', options: {sslmodes: s3cret}}", "options are those of libpq"),
         ("{url: 'sqlite:///a.db', options: {password: s3cret}}", "takes no options"),
+        ("{url: 'sqlite:state.db'}", "state.url: expected sqlite:///path/to/state.db"),
+        ("{url: 'sqlite:/state.db'}", "state.url: expected sqlite:///path/to/state.db"),
+        ("{url: 'sqlite://data/state.db'}", "state.url: expected sqlite:///path/to/state.db"),
         ("{options: {password: s3cret}}", "options are of a store: name it in url"),
     ],
 )
@@ -117,6 +120,11 @@ def test_a_wrong_state_store_is_explained(tmp_path: Path, state: str, message: s
     assert message in told
     assert "s3cret" not in told
     assert "s3@cret" not in told
+
+
+def test_path_of_the_state_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    found = load(tmp_path, f"{MINIMAL}state: {{url: 'sqlite:///a#b/c%20d.db'}}\n")
+    assert found.state.url.reveal() == f"sqlite:///{tmp_path.resolve()}/a#b/c%20d.db"
 
 
 def test_azures_spelling_of_a_place_is_taken(tmp_path: Path) -> None:
@@ -130,6 +138,9 @@ def test_azures_spelling_of_a_place_is_taken(tmp_path: Path) -> None:
         ("{path: 'ftp://host/log'}", "expected a directory, or a URL of s3,"),
         ("{path: 's3://'}", "expected scheme://bucket/prefix"),
         ("{path: 's3://key:${PGPASSWORD}@bucket/x'}", "keys belong under storage_options"),
+        ("{path: 's3:/bucket/x'}", "a URL is written scheme://bucket/prefix"),
+        ("{path: 's3:bucket/x'}", "a URL is written scheme://bucket/prefix"),
+        ("{path: 'file:log'}", "a URL is written scheme://bucket/prefix"),
         ("{path: ./log, storage_options: {region: x}}", "path is a local directory"),
     ],
 )

@@ -66,6 +66,7 @@ def test_a_healthy_system_is_told_in_a_few_lines() -> None:
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
 PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
 PAUSED = {"log_paused": PAUSE}
+UNANSWERED = {"error": "cannot connect", "since_ms": NOW_MS - 60_000}
 HELD = {"why": "log_in_danger", "reason": "Much is kept.", "since_ms": NOW_MS - 600_000}
 PROBLEMS = {
     "no-leader": ({"leader": None}, Severity.CRITICAL, "No capture leads"),
@@ -122,6 +123,14 @@ PROBLEMS = {
             "engine": "mail", "offset": 7, "behind_records": 5, "lag_s": 9e5, "noted_ms": 0,
         }]},
         Severity.WARNING, "and 5 records of the event log are kept for it",
+    ),
+    "chunks-unanswered": (
+        {**dump(table(), status="running"), "chunks_unanswered": UNANSWERED},
+        Severity.WARNING, "Dumps read nothing: cannot connect",
+    ),
+    "looks-unanswered": (
+        {"looks_unanswered": UNANSWERED},
+        Severity.WARNING, "The catalogue is not read: changed tables are seen late: cannot",
     ),
     "dump-failed": (
         {"failed": [{"table": "public.t", "reason": "no key"}]},

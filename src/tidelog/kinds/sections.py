@@ -117,15 +117,13 @@ def _duration(value: Any) -> Any:
 
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:
-    if "://" in str(path) or re.match(r"^\w+:/\w", str(path)):
-        raise ValueError("only a local directory is possible here so far, not a URL")
+    if re.match(r"[A-Za-z]\w+:", str(path)):
+        raise ValueError("expected a local directory; a URL is written scheme://bucket/prefix")
     return (base_directory(info) / path.expanduser()).resolve()
 
 
 def _location(text: str, info: ValidationInfo) -> str:
-    return (
-        text if "://" in text else str((base_directory(info) / Path(text).expanduser()).resolve())
-    )
+    return text if "://" in text else str(_resolved(Path(text), info))
 
 
 def _log_place(text: str, info: ValidationInfo) -> str:

@@ -12,6 +12,9 @@ ADMINISTRATOR = "an administrator"
 """Who can grant the rights in MySQL and MariaDB, where they differ from server to server."""
 
 
+SPARE_CONNECTIONS = 5
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was checked.
@@ -34,6 +37,22 @@ class Finding:
     def remedy(self) -> str:
         """What is shown: the fix, and who runs it."""
         return f"-- as {self.role}:\n{self.fix}" if self.role and self.fix else self.fix
+
+
+def connections(limit: int, least: int, fix: str, role: str) -> Finding:
+    """``limit``: how many the account may hold; 0 or less: any number. ``least``: what capture and
+    a dump with one reader need.
+    """
+    allowed = f"the account may hold {limit} connections"
+    needed = f"capture with a dump needs {least}"
+    if 0 < limit < least:
+        return Finding("connections", "fail", f"{allowed}; {needed}", fix, role)
+    if 0 < limit < least + SPARE_CONNECTIONS:
+        more = f"{needed}, and more for `tidelog check`, further readers and blocking dumps"
+        return Finding("connections", "warn", f"{allowed}; {more}", fix, role)
+    if limit <= 0:
+        allowed = "the account has no limit of them"
+    return Finding("connections", "ok", allowed)
 
 
 def matched(tables: int) -> str:

@@ -12,7 +12,6 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import urlsplit
 
 from tidelog.errors import LeaseLostError
 from tidelog.ports import Lease
@@ -198,12 +197,12 @@ class SqliteBackend:
     """`tidelog.ports.StateBackend` of ``sqlite:///PATH``."""
 
     def checked(self, url: str, base: Path) -> str:
-        parts = urlsplit(url)
-        if parts.query:
-            raise ValueError("sqlite:///path/to/state.db takes no options")
-        if parts.netloc or len(parts.path) < 2:
+        scheme, _, path = url.partition("///")
+        if scheme != "sqlite:" or not path:
             raise ValueError("expected sqlite:///path/to/state.db")
-        return f"sqlite:///{(base / parts.path[1:]).resolve()}"
+        if "?" in path:
+            raise ValueError("sqlite:///path/to/state.db takes no options")
+        return f"sqlite:///{(base / path).resolve()}"
 
     def path(self, url: str) -> Path:
         return database_path(url)

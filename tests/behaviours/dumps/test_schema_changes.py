@@ -266,7 +266,7 @@ def test_ddl_waits_for_no_dump_and_no_dump_for_ddl(make: Make) -> None:
         ddl.execute(dumped.on.locks("t"))
         locked = dumped.dump("public.t")
         dumped.wait_for(
-            lambda: dumped.chunk_reader_waits() or dumped.seen["dump_counters"]["last_error"],
+            lambda: dumped.chunk_reader_waits() or dumped.seen["chunks_unanswered"],
             "its read waits",
         )
         dumped.do(f"UPDATE u SET n = {N} WHERE id = 3")

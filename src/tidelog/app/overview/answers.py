@@ -30,7 +30,7 @@ NEVER = "never"
 _KINDS = {
     "log": ("log-nearly-lost", "log-room-small", "log-fills-disk"),
     "tables": ("table-refused", "only-inserts", "dump-failed", "rows-unread"),
-    "dump": ("dump-waits", "dumps-held"),
+    "dump": ("chunks-unanswered", "dump-waits", "dumps-held"),
     "paused": ("log-reading-paused", "pipeline-paused", "dump-paused", "dumps-held"),
     "verify": ("copy-differs",),
 }

@@ -43,6 +43,14 @@ class Problem:
     page: str
 
 
+def problem(
+    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
+) -> Problem:
+    """``entry``: of docs/failure-modes.md."""
+    sentence = " ".join(sentence.split())  # a driver's message may be of several lines
+    return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
+
+
 @dataclass(frozen=True, slots=True)
 class SourceHealth:
     """The source's log as capture follows it. None: not known.

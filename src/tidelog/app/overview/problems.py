@@ -5,12 +5,17 @@ A rule says what a person would do next. Its page is the entry of docs/failure-m
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.app.overview.document import OutputHealth, Problem, Severity, SourceHealth
-from tidelog.app.overview.ended import dump_goes_on
+from tidelog.app.overview.document import (
+    OutputHealth,
+    Problem,
+    Severity,
+    SourceHealth,
+    problem,
+)
+from tidelog.app.overview.dump_problems import dump_problems
 from tidelog.app.overview.paused import paused_problems
 from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
@@ -19,14 +24,12 @@ STALE_S = 60.0
 """A status that its leader did not write for so long: it writes one a second, on an object
 store one in half a minute."""
 LATE_S = 300.0
-NO_KEY = "no primary key"
 SILENT_S = 120.0
 """A pipeline that is behind and noted nothing for so long does not run, or hangs."""
 REJECTED_S = 86_400.0
 """For so long new dead letters are told."""
 LEFT_OUT_S = 86_400.0
 """The same of tables that are no longer captured."""
-_PAGE = "docs/failure-modes.md"
 
 
 def problems_of(
@@ -44,7 +47,7 @@ def problems_of(
     yield from paused_problems(status, source, kept, outputs, now_ms)
     yield from _tables(status, now_ms)
     yield from _outputs(status, outputs, now_ms)
-    yield from _dumps(status)
+    yield from dump_problems(status, now_ms)
     yield from _copies(status)
     yield from _channels(status)
     yield from _check_errors(status)
@@ -60,7 +63,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
     told = status.get("failing") or ()
     failing = [each for each in told if leader in (None, each["holder"])]
     if age_s is None:
-        yield _problem(
+        yield problem(
             "never-captured",
             Severity.CRITICAL,
             "",
@@ -69,7 +72,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "processes-hosts-and-disks",
         )
     elif leader is None and not failing:
-        yield _problem(
+        yield problem(
             "no-leader",
             Severity.CRITICAL,
             "",
@@ -78,7 +81,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "processes-hosts-and-disks",
         )
     elif age_s > STALE_S and not failing:
-        yield _problem(
+        yield problem(
             "leader-silent",
             Severity.CRITICAL,
             "",
@@ -87,7 +90,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "processes-hosts-and-disks",
         )
     for each in failing:
-        yield _problem(
+        yield problem(
             "capture-fails",
             Severity.CRITICAL,
             each["holder"],
@@ -96,7 +99,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "connectionlosterror",
         )
     for each in (each for each in told if each not in failing):
-        yield _problem(
+        yield problem(
             "standby-fails",
             Severity.WARNING,
             each["holder"],
@@ -105,7 +108,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "connectionlosterror",
         )
     if (status.get("capture") or {}).get("held"):
-        yield _problem(
+        yield problem(
             "log-paused",
             Severity.INFO,
             "",
@@ -131,7 +134,7 @@ def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
 
 def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Problem]:
     if source.error is not None:
-        yield _problem(
+        yield problem(
             "source-away",
             Severity.CRITICAL,
             "",
@@ -146,7 +149,7 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
         and status.get("log_paused") is None  # which says how late
     ):
         behind = "" if source.lag_bytes is None else f" ({format_bytes(source.lag_bytes)})"
-        yield _problem(
+        yield problem(
             "capture-late",
             Severity.WARNING,
             "",
@@ -174,7 +177,7 @@ def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
             "Capture is up to date: an old transaction holds the slot (pg_stat_activity, "
             "pg_prepared_xacts). End it, or raise max_slot_wal_keep_size."
         )
-    yield _problem(
+    yield problem(
         danger.kind,
         Severity.CRITICAL if danger.kind is DangerKind.NEARLY_LOST else Severity.WARNING,
         "",
@@ -189,7 +192,7 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     left = [each for each in all_left if now_ms - each["since_ms"] < LEFT_OUT_S * 1000]
     if left:
         more = f" and {counted(len(left) - 1, 'more table')}" if len(left) > 1 else ""
-        yield _problem(
+        yield problem(
             "no-longer-captured",
             Severity.INFO,
             left[0]["table"],
@@ -200,7 +203,7 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     for kind, found in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
         for each in status.get(found) or ():
             said = "is not captured" if kind == "table-refused" else "is captured in part"
-            yield _problem(
+            yield problem(
                 kind,
                 Severity.WARNING,
                 each["table"],
@@ -218,7 +221,7 @@ def _outputs(
     paused = status.get("paused_pipelines") or {}
     for name in status.get("configured_outputs") or ():
         if name not in begun:
-            yield _problem(
+            yield problem(
                 "output-never-ran",
                 Severity.WARNING,
                 name,
@@ -233,7 +236,7 @@ def _outputs(
         # It notes how far it is only where there is something to deliver.
         silent = silent_s >= SILENT_S and (each.lag_s is None or each.lag_s >= SILENT_S)
         if each.error is not None:
-            yield _problem(
+            yield problem(
                 "output-stopped",
                 Severity.CRITICAL,
                 name,
@@ -244,7 +247,7 @@ def _outputs(
         elif each.pipeline in paused:
             continue  # which says how late
         elif each.behind_records and silent and led.get(each.pipeline) is None:
-            yield _problem(
+            yield problem(
                 "pipeline-silent",
                 Severity.CRITICAL,
                 name,
@@ -254,7 +257,7 @@ def _outputs(
                 "the-pipeline-and-its-outputs",
             )
         elif each.fails:
-            yield _problem(
+            yield problem(
                 "output-fails",
                 Severity.WARNING,
                 name,
@@ -263,7 +266,7 @@ def _outputs(
                 "outputerror",
             )
         elif late and each.lag_s is not None:
-            yield _problem(
+            yield problem(
                 "output-late",
                 Severity.WARNING,
                 name,
@@ -273,7 +276,7 @@ def _outputs(
             )
         if each.rejected_ms is not None and now_ms - each.rejected_ms < REJECTED_S * 1000:
             records = "record is" if each.rejected == 1 else "records are"
-            yield _problem(
+            yield problem(
                 "output-rejects",
                 Severity.WARNING,
                 name,
@@ -285,67 +288,7 @@ def _outputs(
         for table, why in sorted(each.refused.items()):
             what, remedy = f"Output {name} lacks rows of {table}: {why}", "The other tables go on."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
-            yield _problem(*found, "namerefusederror")
-
-
-def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
-    for each in status.get("to_repeat") or ():
-        yield _problem(
-            "dump-failed",
-            Severity.WARNING,
-            each["table"],
-            f"The dump of {each['table']} failed: {each['failed']}",
-            "It is tried again by itself.",
-            "an-automatic-dump-failed",
-        )
-    for each in status.get("waiting") or ():
-        yield _problem(
-            "dump-waits",
-            Severity.INFO,
-            str(each.get("table", "")),
-            f"The dump of {each.get('table')} waits for an old transaction.",
-            "Capture's log says which; it goes on when that ends.",
-            "an-automatic-dump-waits-for-an-old-transaction",
-        )
-    told = {
-        each["table"]
-        for found in ("to_repeat", "refused", "inserts_only")
-        for each in status.get(found) or ()
-    }
-    for failed in status.get("failed") or ():
-        if failed["table"] not in told:
-            yield _problem(
-                "dump-failed",
-                Severity.WARNING,
-                failed["table"],
-                f"The dump of {failed['table']} failed: {failed['reason']}",
-                ""  # which says what to do
-                if NO_KEY in failed["reason"]
-                else f"tidelog dump CONFIG --table {shlex.quote(failed['table'])}",
-                "a-table-of-the-dump-cant-be-dumped",
-            )
-    for dump in status.get("dumps") or ():
-        if dump.get("status") == "paused":
-            by = f" by {dump['paused_by']}" if dump.get("paused_by") else ""
-            yield _problem(
-                "dump-paused",
-                Severity.INFO,
-                dump["dump_id"],
-                f"Dump {dump['dump_id']} is paused{by}.",
-                f"tidelog resume CONFIG {dump['dump_id']}",
-                "a-paused-dump-was-forgotten",
-            )
-        for table in dump.get("tables") or () if dump_goes_on(dump) else ():
-            if table.get("failed_ranges"):
-                yield _problem(
-                    "rows-unread",
-                    Severity.WARNING,
-                    table["table"],
-                    f"{table['failed_ranges']} key ranges of {table['table']} could not be read.",
-                    "tidelog status CONFIG --ranges names them; dump the table again once they "
-                    "can be.",
-                    "a-key-range-could-not-be-read",
-                )
+            yield problem(*found, "namerefusederror")
 
 
 def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -353,7 +296,7 @@ def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
     if differ:
         more = len(differ) - 1
         others = f" and {more} more {'copy' if more == 1 else 'copies'}" if more else ""
-        yield _problem(
+        yield problem(
             "copy-differs",
             Severity.CRITICAL,
             differ[0],
@@ -365,7 +308,7 @@ def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:
     for each in status.get("channels") or ():
-        yield _problem(
+        yield problem(
             "channel-fails",
             Severity.WARNING,
             each["channel"],
@@ -380,7 +323,7 @@ def _check_errors(status: Mapping[str, Any]) -> Iterator[Problem]:
     told = {f"table {each['table']}" for each in tables}
     for each in status.get("check_errors") or ():
         if each["check"] not in told:
-            yield _problem(
+            yield problem(
                 "check-error",
                 Severity.WARNING,
                 each["check"],
@@ -388,10 +331,3 @@ def _check_errors(status: Mapping[str, Any]) -> Iterator[Problem]:
                 each["fix"] or "tidelog check CONFIG",
                 "check-finds-an-error-while-capture-runs",
             )
-
-
-def _problem(
-    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
-) -> Problem:
-    sentence = " ".join(sentence.split())  # a driver's message may be of several lines
-    return Problem(kind, severity, about, sentence, remedy, f"{_PAGE}#{entry}")

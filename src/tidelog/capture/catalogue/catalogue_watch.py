@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.earlier_writers import EarlierWriters
 from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.errors import TableRefusedError
+from tidelog.capture.steering.unanswered import Unanswered
+from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
@@ -94,6 +95,7 @@ class CatalogueWatch:
         """Called with all existing tables, where any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
+        self.looks = Unanswered()
         self._begun = False
         self._captured: Collection[str] = ()
         self._kept: dict[str, str] | None = None
@@ -145,6 +147,15 @@ class CatalogueWatch:
 
         If the catalogue bears the stamp that it had before the last look, nothing else is read.
         """
+        try:
+            asked = self._look()
+        except SourceError as error:
+            self.looks.failed(error)
+            raise
+        self.looks.answered()
+        return asked
+
+    def _look(self) -> list[TableName]:
         self.begin()
         stamp, now = self._catalogue.stamp(), time.monotonic()
         fresh = stamp is not None and stamp == self._stamp

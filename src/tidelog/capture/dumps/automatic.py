@@ -115,6 +115,7 @@ class AutomaticDumps:
                 {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
                 for table, refusal in sorted(self.watch.inserts_only.items())
             ],
+            "looks_unanswered": self.watch.looks.summary(),
             "left_out": self.watch.scope.summary(),
             "waiting": self.watch.earlier_writers.summary(),
             "to_repeat": [again.summary() for again in self.to_repeat],

@@ -92,7 +92,7 @@ class BlockingDumps:
                     return
                 error = failure
                 with self._actions.lock:
-                    self._store.counters.last_error = str(failure)
+                    self._store.chunks_read.failed(failure)
                 logger.warning("blocking dump %s: %s", dump.dump_id, failure)
                 if self._storing is not None:  # this is not the dump's failure
                     self._given_up += 1
@@ -185,6 +185,7 @@ class BlockingDumps:
                 progress.chunks += 1
                 progress.rows_read += len(rows.rows)
                 self._store.counters.chunks += 1
+                self._store.chunks_read.answered()
                 self._store.counters.rows += len(rows.rows)
                 self._notices.in_progress(dump, progress)
             self._run_effects()

@@ -126,7 +126,7 @@ class ChunkResults:
         its table has to be looked up before (`look_up`, `looked_up`).
         """
         self._queue.end(task.window)
-        self._store.counters.last_error = str(error)
+        self._store.chunks_read.failed(error)
         self._store.counters.failed += 1
         if task.window is not None:
             self._store.note("failed", task.window.chunk_id, str(task.table))

@@ -353,7 +353,7 @@ class DumpCoordinator:
             snapshot = self._control.current_snapshot()
         except (ChunkError, ConnectionLostError) as error:
             with self._lock:
-                self._store.counters.last_error = str(error)
+                self._store.chunks_read.failed(error)
             return False
         self._actions.engine.resolve_unseen(snapshot)
         return True

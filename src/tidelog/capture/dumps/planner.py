@@ -115,7 +115,7 @@ class KeyPlanner:
             ends = reader.boundaries(request, count)
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
-                self._store.counters.last_error = str(error)
+                self._store.chunks_read.failed(error)
                 transient = isinstance(error, TRANSIENT)
                 failures = self._queue.plan_failed(cursor, time.monotonic(), transient=transient)
                 cursor.plan_looks = 1
@@ -142,7 +142,7 @@ class KeyPlanner:
             return
         except ChunkError as error:
             with self._actions.lock:
-                self._store.counters.last_error = str(error)
+                self._store.chunks_read.failed(error)
             ends = []
         with self._actions.lock:
             self._results.give_up(task, ends[0] if ends else None)

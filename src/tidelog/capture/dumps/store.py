@@ -29,6 +29,7 @@ from tidelog.capture.dumps.states import (
     TableStatus,
 )
 from tidelog.capture.pending_changes import PendingChanges
+from tidelog.capture.steering.unanswered import Unanswered
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -54,7 +55,6 @@ class Counters:
     superseded: int = 0
     failed: int = 0
     voided: dict[str, int] = field(default_factory=dict)
-    last_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class DumpStore:
         """Keys of a set; asks the state store, so without the lock."""
         self.options = options
         self.counters = Counters()
+        self.chunks_read = Unanswered()
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     def load(self) -> None:
@@ -303,6 +304,7 @@ class DumpStore:
         return {
             "dump_options": self.options.model_dump(),
             "dump_counters": asdict(self.counters),
+            "chunks_unanswered": self.chunks_read.summary(),
             "dumps": [
                 dump.summary() for dump in dumps if not dump.finished or dump.dump_id in recent
             ],

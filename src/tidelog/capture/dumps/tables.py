@@ -231,7 +231,7 @@ class DumpTables:
     def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
         """The source gave no answer; it is asked again."""
         run.meet(TableRunInput.AWAY)
-        self._store.counters.last_error = str(error)
+        self._store.chunks_read.failed(error)
         self._effect(run, again, RECONNECT_S)
 
     def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:

@@ -176,6 +176,7 @@ class ChunkReading:
                 self._results.looked_up(task, error, found)
 
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
+        self._store.chunks_read.answered()
         self._queue.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
         task.meet(ChunkInput.ROWS)

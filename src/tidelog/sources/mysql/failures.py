@@ -94,9 +94,20 @@ _REFUSALS: tuple[tuple[frozenset[int], type[TidelogError], str], ...] = (
         "sha256_password, mysql_native_password and MariaDB's ed25519",
     ),
     (
-        frozenset({1040, 1203, 1226}),
+        frozenset({1040}),
         ConnectionLostError,
         "the server has no free connection: raise max_connections or close some",
+    ),
+    (
+        frozenset({1203}),
+        ConnectionLostError,
+        "the account may hold no more connections: raise max_user_connections",
+    ),
+    (
+        frozenset({1226}),
+        ConnectionLostError,
+        "the account is at one of its limits, see SHOW CREATE USER: ALTER USER … WITH "
+        "MAX_USER_CONNECTIONS <n>",
     ),
 )
 

@@ -85,6 +85,16 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         _CHECK_TLS,
     ),
     (
+        r"too many connections for role",
+        ConnectionLostError,
+        "the role may hold no more connections: ALTER ROLE <user> CONNECTION LIMIT <n>",
+    ),
+    (
+        r"too many connections for database",
+        ConnectionLostError,
+        "the database takes no more connections: ALTER DATABASE <name> CONNECTION LIMIT <n>",
+    ),
+    (
         r"too many clients|remaining connection slots|too many connections",
         ConnectionLostError,
         "the server has no free connection: raise max_connections or close some",

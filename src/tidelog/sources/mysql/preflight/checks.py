@@ -13,7 +13,14 @@ import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TidelogError
-from tidelog.sources.findings import ADMINISTRATOR, Finding, Level
+from tidelog.sources.findings import (
+    ADMINISTRATOR,
+    SPARE_CONNECTIONS,
+    Finding,
+    Level,
+    connections,
+)
+from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
@@ -24,6 +31,8 @@ from tidelog.sources.mysql.preflight.tables import table_checks
 OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
 TESTED = {Flavor.MYSQL: ((8, 0), (9, 7)), Flavor.MARIADB: ((10, 11), (11, 4))}
 CLOCK_SKEW_LIMIT_S = 5.0
+LEAST_CONNECTIONS = 6
+"""With one fewer a dump reads nothing."""
 SETTINGS = {"lock_wait_timeout": "2"}
 
 
@@ -97,8 +106,8 @@ class MySqlPreflight:
                 cascades=self._cascades,
                 snapshot_mode=self._snapshot_mode,
             )
-            checks: list[Check] = [_version, *binlog_checks(), _replica, _sessions, _clock]
-            for part in (*checks, *privilege_checks(), *table_checks()):
+            checks: list[Check] = [_replica, _sessions, _connections, _clock, *privilege_checks()]
+            for part in (_version, *binlog_checks(), *checks, *table_checks()):
                 findings += _run(examined, part)
         return findings
 
@@ -187,6 +196,15 @@ def _sessions(examined: Examined) -> Iterator[Finding]:
         server_charset = examined.variables.get("character_set_server", "?")
         text = f"the server's is {server_charset}; sessions of Tidelog use utf8mb4"
         yield Finding("charset", "ok", text)
+
+
+def _connections(examined: Examined) -> Iterator[Finding]:
+    """The session's value is the account's limit, or else the server's for every account."""
+    ((limit,),) = examined.connection.rows("SELECT @@SESSION.max_user_connections")
+    account = Grants.of(examined.connection).account
+    enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
+    fix = f"ALTER USER {account} WITH MAX_USER_CONNECTIONS {enough};"
+    yield connections(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
 
 
 def _clock(examined: Examined) -> Iterator[Finding]:

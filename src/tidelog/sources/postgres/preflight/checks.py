@@ -9,7 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidelog.errors import PreflightError, TidelogError
-from tidelog.sources.findings import SUPERUSER, Finding, Level
+from tidelog.sources.findings import (
+    SPARE_CONNECTIONS,
+    SUPERUSER,
+    Finding,
+    Level,
+    connections,
+)
 from tidelog.sources.postgres.catalogue import ddl_trigger
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
@@ -32,6 +38,8 @@ __all__ = ["Finding", "Preflight"]
 TESTED_VERSIONS = (15, 16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0
 RETAINED_LIMIT_BYTES = 10 << 30
+LEAST_CONNECTIONS = 5
+"""With one fewer a dump reads nothing."""
 DECODING_MEMORY_BYTES = 256 << 20
 
 
@@ -97,6 +105,7 @@ class Preflight:
             self._standby,
             self._replication,
             self._capacity,
+            self._connections,
             self._clock,
             self._published.watermark_table,
             self._published.signal_table,
@@ -163,8 +172,10 @@ class Preflight:
         try:
             ReplicationStream(self._dsn, purpose="check").close()
         except TidelogError as error:
-            fix = f"ALTER ROLE {user} REPLICATION;"
-            yield Finding("replication", "fail", str(error), fix, SUPERUSER)
+            # Whoever is refused for want of a WAL sender may stream: `_capacity` has its SQL.
+            refused = isinstance(error, PreflightError)
+            fix = f"ALTER ROLE {user} REPLICATION;" if refused else ""
+            yield Finding("replication", "fail", str(error), fix, SUPERUSER if fix else "")
             return
         yield Finding("replication", "ok", f"{user} may stream the log")
 
@@ -188,6 +199,22 @@ class Preflight:
                 yield Finding(name, "fail", f"all {most} of {setting} are in use", fix, SUPERUSER)
             else:
                 yield Finding(name, "ok", f"{taken} of {most} ({setting}) are in use")
+
+    def _connections(self, connection: Connection) -> Iterator[Finding]:
+        superuser, of_role, of_database = one_row(
+            connection,
+            "SELECT rolsuper, rolconnlimit, datconnlimit FROM pg_roles, pg_database "
+            "WHERE rolname = session_user AND datname = current_database()",
+        )
+        limits = [] if superuser else [each for each in (of_role, of_database) if each >= 0]
+        enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
+        user, database = map(quote_ident, (connection.info.user, connection.info.dbname))
+        fixes = [
+            f"ALTER {what} CONNECTION LIMIT {enough};"
+            for what, limit in ((f"ROLE {user}", of_role), (f"DATABASE {database}", of_database))
+            if 0 <= limit < enough
+        ]
+        yield connections(min(limits, default=-1), LEAST_CONNECTIONS, " ".join(fixes), SUPERUSER)
 
     def _clock(self, connection: Connection) -> Iterator[Finding]:
         before = time.time()

@@ -318,7 +318,8 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
         finally:
             state.close()
         kept = {key: None if one is None else one.value for key, one in stored.items()}
-        return f"dumps {found.get('dumps')}, last error {found.get('chunks_unanswered')}, kept {kept}"
+        told = found.get("dumps"), found.get("chunks_unanswered")
+        return f"dumps and their errors {told}, kept {kept}"
 
     # ------------------------------------------------------------ event log
 

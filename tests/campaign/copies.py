@@ -23,7 +23,7 @@ NAME: Final = "campaign"
 TABLES: Final = ("app.ints", "app.pairs", "app.wide")
 EVENTS: Final = ("I", "U", "D", "T", "r", "a")
 """Records that are events; of a key that a dump did not find the event is a delete."""
-MIX: Final = Mix(TABLES, bulk=False, ddl=False)
+MIX: Final = Mix(TABLES, bulk=False, ddl=False, truncates=0.001)
 STEPPED: Final = "stepped"
 """The schema of the copy that steps make."""
 _WIDE, _INTS, _PAIRS = (["app.wide"], ["app.ints"], ["app.pairs"])

@@ -15,8 +15,9 @@ from tidelog.app.capture import known_log
 from tidelog.app.capture import run as capture_run
 from tidelog.capture import leadership
 from tidelog.eventlog import writer
+from tidelog.eventlog.layout import is_segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE
-from tidelog.eventlog.storage import local
+from tidelog.eventlog.storage import local, objects
 from tidelog.state import lease
 
 Patch = pytest.MonkeyPatch
@@ -31,6 +32,19 @@ def late_appends_overwrite(patch: Patch) -> None:
 
     patch.setattr(leadership.LeaseKeeper, "check", lambda self: None)
     patch.setattr(local.LocalStorage, "put_if_absent", put)
+
+
+def appends_to_a_bucket_overwrite(patch: Patch) -> None:
+    """A segment is put whatever is there."""
+    put_if_absent = objects.ObjectStorage.put_if_absent
+
+    def put(self: objects.ObjectStorage, name: str, data: Any, guard: Any = None) -> bool:
+        if not is_segment_name(name):
+            return put_if_absent(self, name, data, guard)
+        self.replace(name, data, guard)
+        return True
+
+    patch.setattr(objects.ObjectStorage, "put_if_absent", put)
 
 
 def no_lease_check_before_an_append(patch: Patch) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import signal
+import time
 
 from kazoo.handlers.threading import KazooTimeoutError
 from tests.campaign import sessions
 from tests.campaign.nemesis import AMID_S, SEEN_S, Nemesis, until
+from tests.campaign.witness import APPEND
 from tests.support.oracle.history import HistoryError
 from tests.support.zookeeper_ensemble import start_all
 
 ALWAYS = 1_000_000
+HELD_PUT_WON = "an append that came after another led is taken"
 SHARES = (0.2, 0.9)
 QUORUM = 2
 SESSION_S = 8.0
 """A client that is not cut off connects again within this time, and is told."""
+APPENDED_S = 0.5
 ENSEMBLE, BUCKET = "ensemble", "bucket"
 STORE_KINDS = {
     "lose a member": "one of three ZooKeepers is killed, and started later",
@@ -99,6 +103,9 @@ class StoreNemesis(Nemesis):
         bucket, host = self._place.bucket, self._leading()
         if self._away or bucket is None or host is None or host.capture is None:
             return False
+        last = max((n.ended for n in host.notes.so_far() if n.what == APPEND), default=0.0)
+        if time.monotonic() > last + APPENDED_S:  # its lease may be over
+            return False
         capture, other = host.capture, next(one for one in self._hosts if one is not host)
         seen = len(other.notes.so_far())
         bucket.arm("hold", self._place.put_of_segment)
@@ -116,7 +123,7 @@ class StoreNemesis(Nemesis):
             f"a PUT of {host.name} is held{'' if led else ', nobody led'}: {answer.decode()}"
         )
         if led and answer.split()[1] not in (b"409", b"412"):
-            raise HistoryError(f"an append that came after another led is answered by {answer!r}")
+            raise HistoryError(f"{HELD_PUT_WON}: {answer.decode()}")
         return led is not None
 
     def _is_away(self, what: str) -> bool:

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 from tests.support.proxy import Proxy
@@ -40,7 +41,7 @@ class FaultyNetwork(Proxy):
     - ``skew``: by 403 as well; the body, which a HEAD has not, says that our clock is wrong.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
-    - ``hold``: the same, but the connection stays until then.
+    - ``hold``: the same, but the connection stays, and gets the answer then.
     """
 
     def __init__(
@@ -57,14 +58,13 @@ class FaultyNetwork(Proxy):
         self.asked: list[str] = []
         """The first line of each request."""
         self.delayed: list[bytes] = []
-        self._delivered = threading.Event()
+        self._held: list[tuple[bytes, SimpleQueue[bytes]]] = []
 
     def arm(self, fault: str, request: str, times: int = 1, share: float = 1.0) -> None:
         with self._lock:
             self._fault, self._request, self._times = fault, request.encode(), times
             self._share = share
             self.struck = 0
-            self._delivered.clear()
 
     def disarm(self) -> None:
         self.arm("", "", 0)
@@ -72,12 +72,16 @@ class FaultyNetwork(Proxy):
     def deliver(self) -> list[bytes]:
         """Forward what was delayed; the first line of each answer."""
         answers = []
+        held, self._held = self._held, []
         for request in self.delayed:
             with socket.create_connection(("127.0.0.1", self._target), timeout=30) as server:
                 server.sendall(request)
-                answers.append(server.recv(65_536).partition(b"\r\n")[0])
+                answer = _message(server)
+            answers.append(answer.partition(b"\r\n")[0])
+            for kept, client in held:
+                if kept is request:
+                    client.put(answer)
         self.delayed = []
-        self._delivered.set()
         return answers
 
     def _serve(self, client: socket.socket) -> None:
@@ -92,11 +96,15 @@ class FaultyNetwork(Proxy):
                     head, end, body = _ANSWERS[fault].partition(b"\r\n\r\n")
                     client.sendall(head + end + (b"" if request.startswith(b"HEAD") else body))
                     return
-                if fault in ("delay", "hold"):
+                if fault == "delay":
                     self.delayed.append(request)
-                    if fault == "hold":
-                        self._delivered.wait()
                     return
+                if fault == "hold":
+                    answered: SimpleQueue[bytes] = SimpleQueue()
+                    self._held.append((request, answered))
+                    self.delayed.append(request)
+                    client.sendall(answered.get())
+                    continue
                 with (
                     self._turn,
                     socket.create_connection(("127.0.0.1", self._target), timeout=30) as server,

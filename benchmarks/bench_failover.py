@@ -27,7 +27,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -35,15 +34,17 @@ from typing import Any
 
 import numpy as np
 import psycopg
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.s3 import S3Server
 
 from benchmarks.bench_capture import Bench, bench
-from benchmarks.slow_s3 import SlowS3
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.app.log_location import log_place
 from tidelog.config import Config
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage.opening import provide_options
 
 GOALS_S = {"killed": 2.0, "handover": 1.0, "sigterm": 1.0}
 VANISHED, BEYOND_LEASE_S = "vanished", 3.0
@@ -61,17 +62,33 @@ class Pair:
         self.here = here
         self.files = files
         self.running: dict[int, subprocess.Popen[bytes]] = {}
-        self.slow: SlowS3 | None = None
+        self.server: S3Server | None = None
+        """Which keeps the log, if captures are to reach it by a way that delays."""
+        self.delay_s = 0.0
+        self._networks: dict[int, FaultyNetwork] = {}
 
     @property
     def config(self) -> Config:
         return self.here.config
 
     def start(self) -> None:
+        network = None
+        if self.server is not None:
+            network = FaultyNetwork(self.server.port, delay_s=self.delay_s).__enter__()
+            self._provide(network.port)
         with (self.here.directory / "captures.log").open("ab") as output:
             command = [sys.executable, "-m", "tidelog", "capture", str(self.here.config_file)]
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         self.running[process.pid] = process
+        if self.server is not None and network is not None:
+            self._networks[process.pid] = network
+            self._provide(self.server.port)
+
+    def _provide(self, port: int) -> None:
+        """The way to the log, for processes that start from now on."""
+        assert self.server is not None
+        options = self.server.options | {"endpoint": f"http://127.0.0.1:{port}"}
+        provide_options(log_place(self.config), options)
 
     def leader(self) -> subprocess.Popen[bytes] | None:
         with suppress(TidelogError):
@@ -115,10 +132,11 @@ class Pair:
             leader.wait(60)
             del self.running[leader.pid]
         last, first = (self._visible_at(offset) for offset in found)
-        if self.slow is not None:
-            made = [each for each in self.slow.requests() if last <= each.begun < first]
-            by = Counter(each.pid for each in made if each.pid in self.running)
-            print(f"requests until then by the new leader: {by.total() - by[leader.pid]}")
+        if self._networks:
+            now = self.leader()
+            asked_at = self._networks[now.pid].asked_at if now is not None else []
+            made = sum(last <= each < first for each in asked_at)
+            print(f"requests until then by the new leader: {made}")
         return first - last
 
     def _visible_at(self, offset: int) -> float:
@@ -129,6 +147,8 @@ class Pair:
             process.terminate()
         for process in self.running.values():
             process.wait(60)
+        for network in self._networks.values():
+            network.__exit__(None, None, None)
 
 
 def wait_for(what: Callable[[], object], timeout_s: float = 300) -> None:
@@ -177,27 +197,24 @@ def pair(store: str, kind: str, lease_s: float | None, delay_s: float) -> Iterat
     """``lease_s``: None: as it is shipped. ``delay_s``: of each request to S3Proxy."""
     with ExitStack() as opened:
         here, connect = opened.enter_context(source(kind))
-        files, options, slow = here.directory / "log", "", None
+        files, options, server = here.directory / "log", "", None
         lines = here.config_file.read_text().splitlines()
         place, kept = str(files), lines[2:]
         if store == "log":
-            from tests.support.s3 import S3Server
-
             s3 = opened.enter_context(S3Server())
-            s3_options = s3.options
-            if delay_s:
-                slow = opened.enter_context(SlowS3(s3.port, delay_s, here.directory / "requests"))
-                s3_options = {**s3_options, "endpoint": f"http://127.0.0.1:{slow.port}"}
-            given = ", ".join(f"{name}: '{value}'" for name, value in s3_options.items())
-            place, options = s3.url("bench"), f", storage_options: {{{given}}}"
-            files, kept = s3.files("bench"), []
+            if delay_s:  # each capture is given a way of its own
+                server = s3
+            else:
+                given = ", ".join(f"{name}: '{value}'" for name, value in s3.options.items())
+                options = f", storage_options: {{{given}}}"
+            place, files, kept = s3.url("bench"), s3.files("bench"), []
         # A segment that is rolled up tells no more when its records came.
         lines[1:] = [f"log: {{path: {place}, rollup_bytes: 0{options}}}", *kept]
         if lease_s is not None:
             lines.append(f"capture: {{lease_ms: {int(lease_s * 1000)}}}")
         here.config_file.write_text("\n".join(lines) + "\n")
         made = Pair(here, files)
-        made.slow = slow
+        made.server, made.delay_s = server, delay_s
         opened.callback(made.close)
         opened.enter_context(writing(connect))
         yield made

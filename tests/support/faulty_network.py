@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 
@@ -33,6 +34,8 @@ class FaultyNetwork(Proxy):
     ``one_at_a_time``: a request is forwarded once the one before it is answered, whatever the
     connection. A server that looks at conditions before it writes then does both as one.
 
+    ``delay_s``: seconds that each request waits before it is forwarded.
+
     A test arms one fault at a time; it befalls each request whose first line begins with
     ``request``, as often as ``times`` says, or a ``share`` of these:
 
@@ -45,18 +48,26 @@ class FaultyNetwork(Proxy):
     """
 
     def __init__(
-        self, port: int, *, one_at_a_time: bool = False, address: str = "127.0.0.1"
+        self,
+        port: int,
+        *,
+        one_at_a_time: bool = False,
+        address: str = "127.0.0.1",
+        delay_s: float = 0.0,
     ) -> None:
         super().__init__(port, address=address)
         self._turn: contextlib.AbstractContextManager[object] = (
             threading.Lock() if one_at_a_time else contextlib.nullcontext()
         )
         self._lock = threading.Lock()
+        self._delay_s = delay_s
         self._fault, self._request, self._times, self._share = "", b"", 0, 1.0
         self._rng = random.Random(0)
         self.struck = 0
         self.asked: list[str] = []
         """The first line of each request."""
+        self.asked_at: list[float] = []
+        """When each came, by `time.time`."""
         self.delayed: list[bytes] = []
         self._held: list[tuple[bytes, SimpleQueue[bytes]]] = []
 
@@ -91,6 +102,9 @@ class FaultyNetwork(Proxy):
                 if not request:
                     return
                 self.asked.append(request.partition(b"\r\n")[0].decode())
+                self.asked_at.append(time.time())
+                if self._delay_s:
+                    time.sleep(self._delay_s)
                 fault = self._fault_of(request)
                 if fault in _ANSWERS:
                     head, end, body = _ANSWERS[fault].partition(b"\r\n\r\n")

@@ -359,10 +359,10 @@ class CampaignRun(OperatedRun):
                 if collector.failure is not None:
                     collector.stop()
                 passed, now = time.monotonic() - begun, self._machine() - healed
-                if passed > came[-1][0] + 5:
-                    came.append((round(passed), len(collector.records)))
+                if now >= came[-1][0] + LAG_S:
+                    came.append((round(now), len(collector.records)))
                 if now > LIVELY_S + LAG_S:
-                    how = "is late" if len(collector.records) > came[-3][1] else "is stuck"
+                    how = "is late" if came[-1][1] > came[-3][1] else "is stuck"
                     raise HistoryError(
                         f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
                         f"captured within {LAG_S:.0f} s, it {how}; records by the second: {came}; "

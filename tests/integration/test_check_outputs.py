@@ -139,7 +139,7 @@ outputs:
 - {{kind: postgres, name: own, url: '{url}', schema: other}}
 """
 TWINS = "Rename it by a step: {rename: {'V': OTHER}, tables: ['public.twins']}"
-ROUTED = "Send the table elsewhere by a step: {route: OTHER, tables: ['public.%s']}"
+ROUTED = "Send the table elsewhere by a step: {route: SCHEMA.OTHER, tables: ['public.%s']}"
 LEFT_OUT = [
     ("lake", "public.twins has columns v and V, which Delta can't tell apart", TWINS),
     ("search", "public.a b and public.a_b both go to index a_b", ROUTED % "a_b"),

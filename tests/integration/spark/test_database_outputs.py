@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,24 @@ def test_a_key_that_changes_in_the_source_is_refused_until_the_table_has_it(
     copy.execute("DROP TABLE {t}")
     copy.bring((middle, end))
     assert copy.rows("public.t") == [{"id": 1, "tenant": 2, "v": "b"}]
+
+
+def test_the_second_table_that_goes_to_one_place_is_left_out(copy: Copy, built: BuiltLog) -> None:
+    """Also by an output that restarts and meets it first."""
+    first = built.table("b.t", {"id": "int64"})
+    second = built.table("a.t", {"id": "int64"}, relation_id=2)
+    offsets = [built.log.head_offset]
+    for table, key in ((first, "1"), (second, "2"), (second, "3"), (first, "4")):
+        built.insert(table, key)
+        offsets.append(built.flush().next)
+    for ranges in (list(pairwise(offsets[:3])), list(pairwise(offsets[2:]))):
+        copy.bring(*ranges)
+    assert copy.rows("b.t") == [{"id": 1}, {"id": 4}]
+    output = copy.open()
+    refused = output.refused_tables()
+    output.close()
+    assert list(refused) == ["a.t"]
+    assert "b.t and a.t both go to the table" in refused["a.t"]
 
 
 @pytest.mark.parametrize("statement", ["ALTER", "DROP"])

@@ -19,6 +19,8 @@ from tidelog.spark.transforms import target_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NAME_BYTES = 255  # of file systems
+
 
 def require_generation(log: EventLog, generation: str, output: str) -> None:
     """Raises OutputRefusedError if the pipeline reads another log than the output opened."""
@@ -29,9 +31,9 @@ def require_generation(log: EventLog, generation: str, output: str) -> None:
         )
 
 
-def route_step(table: TableName, name: str) -> str:
-    """What to write about a table whose name the destination can't hold; ``name``: a new one."""
-    return f"Send the table elsewhere by a step: {{route: {name}, tables: [{_text(table)}]}}"
+def route_step(table: TableName) -> str:
+    """What to write about a table whose name the destination can't hold."""
+    return f"Send the table elsewhere by a step: {{route: SCHEMA.OTHER, tables: [{_text(table)}]}}"
 
 
 def rename_step(table: TableName, *columns: str) -> str:
@@ -49,8 +51,17 @@ def _text(value: object) -> str:
 def one_address(output: str, owner: TableName, table: TableName, address: str) -> NameRefusedError:
     """Two tables would go to one place of the destination."""
     return NameRefusedError(
-        f"output {output}: {owner} and {table} both go to {address}. {route_step(table, 'OTHER')}"
+        f"output {output}: {owner} and {table} both go to {address}. {route_step(table)}"
     )
+
+
+def check_directory(output: str, table: TableName, place: str) -> None:
+    """Raises NameRefusedError if no directory can have the name that ``place`` gives the table."""
+    if any(len(part.encode()) > _NAME_BYTES for part in place.split("/")):
+        raise NameRefusedError(
+            f"output {output}: the directory of {table} has a name of more than {_NAME_BYTES} "
+            f"bytes, which file systems refuse. {route_step(table)}"
+        )
 
 
 def refused_names(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -109,16 +110,11 @@ def _names(
 
     places = Tables(dialect, section.name, (), namespace, "", section.deletes == "soft")
     with closing(dialect.connect("check")) as session:
-        folds = dialect.folds_tables(session)
 
         def check(table: TargetTable) -> None:
             check_names(session, dialect, section.name, table, places.place(session, table))
 
-        def address(table: TargetTable) -> str:
-            place = str(places.place(session, table))
-            return f"the table {place.lower() if folds else place}"
-
-        yield from refused_names(section.name, tables, check, address)
+        yield from refused_names(section.name, tables, check, partial(places.address, session))
 
 
 POSTGRES = OwnKind(

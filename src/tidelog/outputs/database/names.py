@@ -9,8 +9,6 @@ from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION
 from tidelog.ports import TargetTable
 
-ELSEWHERE = "SCHEMA.OTHER"
-
 
 def check_names(
     session: DatabaseSession, dialect: Dialect, output: str, table: TargetTable, place: TableName
@@ -21,7 +19,7 @@ def check_names(
             raise _refused(
                 output,
                 f"the table {place} has a name that {fault}",
-                route_step(table.source, ELSEWHERE),
+                route_step(table.source),
             )
     for name in table.columns.names:
         if fault := dialect.name_fault(session, name):

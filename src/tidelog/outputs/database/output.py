@@ -7,18 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, NameRefusedError
+from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
-from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
 from tidelog.outputs.database.metadata_tables import Owner
-from tidelog.outputs.database.names import ELSEWHERE
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
@@ -78,7 +76,6 @@ class DatabaseOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         session = self._connected()
         place = self._tables.place(session, table)
-        self._check_place(session, table, place)
         self._tables.create(session, table, place)
         name = self._dialect.quoted(place.namespace, place.name)
         empty = not session.rows(f"SELECT 1 FROM {name} LIMIT 1")
@@ -91,6 +88,9 @@ class DatabaseOutput(ExecutorOutput):
         )
         self._known[table.source] = (table, place)
         self._floors[table.source] = floor
+
+    def address(self, table: TargetTable) -> str:
+        return self._tables.address(self._connected(), table)
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         _, place = self._known[table.source]
@@ -178,14 +178,3 @@ class DatabaseOutput(ExecutorOutput):
             metadata_tables.forget(session, self._dialect, layout, self.log.head_offset)
             self._layouts[source] = layout
         return layout
-
-    def _check_place(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
-        folds = self._dialect.folds_tables(session)
-        for source, (_, other) in self._known.items():
-            if source != table.source and (
-                place == other or (folds and str(place).lower() == str(other).lower())
-            ):
-                raise NameRefusedError(
-                    f"output {self.name}: {source} and {table.source} both go to the table {place}"
-                    f". {route_step(table.source, ELSEWHERE)}"
-                )

@@ -71,6 +71,11 @@ class Tables:
             return TableName.parse(table.name)
         return TableName(self._namespace or self._dialect.default_namespace(session), table.name)
 
+    def address(self, session: DatabaseSession, table: TargetTable) -> str:
+        """The same for two tables that the server takes for one."""
+        place = str(self.place(session, table))
+        return f"the table {place.lower() if self._dialect.folds_tables(session) else place}"
+
     def create(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError
+from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
-from tidelog.outputs.base.targets import route_step
+from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
 from tidelog.outputs.files.store import open_file_store
@@ -28,19 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_NAME_BYTES = 255
-
-
 def directory_of(output: str, layout: FilesLayout, table: TargetTable) -> str:
     """Where the table's files go, in words. Raises NameRefusedError if there can be no directory
     of that name.
     """
     place = layout.of_table(table)
-    if any(len(part.encode()) > _NAME_BYTES for part in place.split("/")):
-        raise NameRefusedError(
-            f"output {output}: the directory of {table.source} has a name of more than "
-            f"{_NAME_BYTES} bytes, which file systems refuse. {route_step(table.source, 'OTHER')}"
-        )
+    check_directory(output, table.source, place)
     return f"the directory {place} (see `layout`)"
 
 

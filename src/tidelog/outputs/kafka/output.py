@@ -54,9 +54,7 @@ def table_topic(output: str, pattern: str, table: TargetTable) -> str:
     try:
         return topic_name(topic_of(pattern, table))
     except OutputRefusedError as error:
-        raise NameRefusedError(
-            f"output {output}: {error}. {route_step(table.source, 'OTHER')}"
-        ) from None
+        raise NameRefusedError(f"output {output}: {error}. {route_step(table.source)}") from None
 
 
 class KafkaOutput(ExecutorOutput):
@@ -142,7 +140,7 @@ class KafkaOutput(ExecutorOutput):
                 # Topics that differ in "." and "_" alone would share their metrics' name.
                 raise NameRefusedError(
                     f"output {self.name}: brokers refuse the topic {topic} of {table.source} "
-                    f"({error.args[0].str()}). {route_step(table.source, 'OTHER')}"
+                    f"({error.args[0].str()}). {route_step(table.source)}"
                 ) from None
             raise failed(f"topic {topic} can't be created", error) from None
         if topic in self._compacted and table.source == MESSAGES:

@@ -16,7 +16,12 @@ from pyspark.sql.types import StructField
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.targets import rename_step, route_step
+from tidelog.outputs.base.targets import (
+    check_directory,
+    one_address,
+    rename_step,
+    route_step,
+)
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.restored import Restored
@@ -31,7 +36,6 @@ TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
-_NAME_BYTES = 255  # of file systems
 _PLAIN = " !$&'()*+,;=:@~"
 
 
@@ -182,7 +186,7 @@ class LakeTable(ABC):
         if other not in (None, str(table)):
             raise NameRefusedError(
                 f"{self.place} is the copy of {other}, and {table} goes there as well: two tables "
-                f"can't share one copy. {route_step(table, 'SCHEMA.OTHER')}"
+                f"can't share one copy. {route_step(table)}"
             )
         kept, wanted = self.partitions(), self.layout.partitions
         if kept != wanted:
@@ -279,16 +283,9 @@ def check_place(
     """Raises NameRefusedError if the copy of another table is to be where that of ``table`` is, or
     no directory can have its name.
     """
-    step = route_step(table, "SCHEMA.OTHER")
     first = min(
         (each for each, other in copies.items() if other.place == copy.place), default=table
     )
     if first != table:
-        raise NameRefusedError(
-            f"output {output}: {first} and {table} both go to {copy.place}. {step}"
-        )
-    if any(len(part.encode()) > _NAME_BYTES for part in copy.place.split("/")):
-        raise NameRefusedError(
-            f"output {output}: the directory of {table} has a name of more than {_NAME_BYTES} "
-            f"bytes, which file systems refuse. {step}"
-        )
+        raise one_address(output, first, table, copy.place)
+    check_directory(output, table, copy.place)

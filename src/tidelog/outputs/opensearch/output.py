@@ -257,7 +257,7 @@ class OpenSearchOutput(ExecutorOutput):
                 raise NameRefusedError(
                     f"output {self.name}: index {indices.name(known.alias)} holds "
                     f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that "
-                    f"each table has its own, or: {route_step(table.source, 'OTHER')}"
+                    f"each table has its own, or: {route_step(table.source)}"
                 )
             return self._noted(notes, source, known)
 

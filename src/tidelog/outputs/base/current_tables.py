@@ -93,12 +93,11 @@ class CurrentTables:
         """See `tidelog.ports.RejectingOutput`."""
         tables = self._delivery.tables
         known = {str(t): s for t, s in schemas_now(self._log).items() if matches(tables, t)}
-        self.refused.forget(set(self.refused.messages()) - known.keys())
 
         def check(table: str) -> None:
             self._follow(known[table], progress)
 
-        self.refused.take_again(check, ask, self._log.latest_offset())
+        self.refused.take_again(known, check, ask, self._log.latest_offset())
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
         """Have the destination take rows of ``schema``. Raises NameRefusedError if it can't hold

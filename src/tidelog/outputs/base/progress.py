@@ -163,11 +163,19 @@ class RefusedNames:
         }
 
     def take_again(
-        self, check: Callable[[str], None], ask: Callable[[Sequence[str]], None], at: int
+        self,
+        tables: Collection[str],
+        check: Callable[[str], None],
+        ask: Callable[[Sequence[str]], None],
+        at: int,
     ) -> None:
         """Those that ``check`` does not refuse any more are taken from ``at`` on; ``ask`` asks for
-        dumps of them.
+        dumps of them. Those that are not of the output's ``tables`` any more are forgotten.
         """
+        with self._lock:
+            kept = {name: each for name, each in self._tables.items() if name in tables}
+            if kept != self._tables:
+                self._store(kept)
         fit = []
         for table in self.left_out():
             try:
@@ -180,13 +188,6 @@ class RefusedNames:
             ask(fit)
             for table in fit:
                 self.resume(table, at)
-
-    def forget(self, tables: Collection[str]) -> None:
-        """The output takes these no more."""
-        with self._lock:
-            kept = {name: each for name, each in self._tables.items() if name not in tables}
-            if kept != self._tables:
-                self._store(kept)
 
     def _store(self, tables: Mapping[str, RefusedTable]) -> None:
         assert self._state is not None

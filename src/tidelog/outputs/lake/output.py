@@ -201,7 +201,6 @@ class LakeOutput(ABC):
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
         known = {str(t): s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
-        self._refused.forget(set(self._refused.messages()) - known.keys())
 
         def check(table: str) -> None:
             schema, generation = known[table], self._log.generation
@@ -210,7 +209,7 @@ class LakeOutput(ABC):
                 copy.check_ours(schema.table, generation)
             self._follow(copy, schema, generation, exists)
 
-        self._refused.take_again(check, ask, self._log.latest_offset())
+        self._refused.take_again(known, check, ask, self._log.latest_offset())
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

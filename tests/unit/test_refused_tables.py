@@ -9,7 +9,9 @@ import pytest
 
 from tidelog.capture.catalogue.refused_tables import RefusedTables
 from tidelog.capture.notifications import Notification
+from tidelog.errors import NameRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.progress import RefusedNames
 from tidelog.ports import Refusal
 from tidelog.state.sqlite import SqliteState
 
@@ -63,3 +65,15 @@ def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
     for _ in range(2):
         refused.hold("catalogue", {})
     assert [str(notification.type) for notification in told] == ["SKIPPED", "RESUMED"]
+
+
+def test_an_output_forgets_refused_names_of_tables_that_it_takes_no_more(
+    state: SqliteState,
+) -> None:
+    names = RefusedNames(state, "generation", "output")
+    for table in ("public.t", "public.u"):
+        names.refuse(table, NameRefusedError("too long"), 1)
+    asked: list[str] = []
+    names.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    assert asked == ["public.t"]
+    assert list(RefusedNames(state, "generation", "output").messages()) == ["public.t"]

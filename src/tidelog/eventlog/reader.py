@@ -327,7 +327,7 @@ class EventLog:
 
     def holds(self, offset: int) -> bool:
         """As `check_offsets`, of who knows this log to its end."""
-        return unused_offsets.divergence(self.chain(), offset) is None
+        return unused_offsets.diverges_at(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:
         """Of the log, so many lie between these offsets."""
@@ -342,7 +342,7 @@ class EventLog:
                 "raise log.retention so that it does not happen again."
             )
         asked = (start,) if end is None else (start, end)
-        if any(unused_offsets.divergence(chain, offset) is not None for offset in asked):
+        if any(unused_offsets.diverges_at(chain, offset) is not None for offset in asked):
             self.check_offsets(*asked)
             return self.chain()
         return chain

@@ -41,8 +41,8 @@ def first_offset_after(tail: SegmentMeta, seen: int | None) -> int:
     return begin if seen <= tail.next else max(begin, seen + _SEEN_MARGIN)
 
 
-def divergence(chain: Chain, offset: int) -> int | None:
-    """Where the log that had ``offset`` and this one part; None: they are the same up to there."""
+def diverges_at(chain: Chain, offset: int) -> int | None:
+    """Where this log diverges from one that had ``offset``; None: they are the same up to there."""
     if offset > chain.next:
         return chain.next
     segment = chain.covering(offset)
@@ -53,7 +53,7 @@ def divergence(chain: Chain, offset: int) -> int | None:
 
 
 def check_offsets(reader: ChainReader, offsets: Sequence[int]) -> None:
-    """Raises OffsetAheadError if there is one of these that `divergence` finds. A listing may be
+    """Raises OffsetAheadError if there is one of these that `diverges_at` finds. A listing may be
     late: it is looked again for a while, and each look asks for what would follow.
     """
     chain, deadline = reader.refresh(), time.monotonic() + _LATE_LISTING_S
@@ -61,10 +61,10 @@ def check_offsets(reader: ChainReader, offsets: Sequence[int]) -> None:
         while offset > chain.next and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
             chain = reader.refresh()
-        if divergence(chain, offset) is None:
+        if diverges_at(chain, offset) is None:
             continue
         chain = reader.walk()
-        parted = divergence(chain, offset)
+        parted = diverges_at(chain, offset)
         if parted is not None:
             raise _ahead(reader.storage, chain, offset, parted)
 

@@ -74,7 +74,7 @@ class CaptureScope:
         """An event log begins with these tables."""
         self._put(self._patterns, {})
 
-    def change(self, known: Collection[str]) -> ScopeChange | None:
+    def store_choice(self, known: Collection[str]) -> ScopeChange | None:
         """Store which tables are left out from now on, and which were until now. To be called
         before the log is read. None: the choice of tables is the one of before.
 

@@ -116,7 +116,7 @@ class CatalogueWatch:
             self._accept({t: version for t, version in versions.items() if t not in added})
         else:
             known = self._known()
-            change = self.scope.change(known.keys())
+            change = self.scope.store_choice(known.keys())
             if change is not None:
                 known = {n: found for n, found in known.items() if not self.scope.is_left_out(n)}
                 if not self._dump_new:  # a table's shape tells what publishes it

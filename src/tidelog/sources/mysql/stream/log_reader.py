@@ -47,6 +47,7 @@ from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
+from tidelog.sources.mysql.stream.affected_tables import AffectedTables
 from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
 from tidelog.sources.mysql.stream.executed import LoggedGtids
@@ -66,7 +67,6 @@ from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.stalls import StallWatch
-from tidelog.sources.mysql.stream.statement_reach import StatementReach
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
 MOST_TABLES = 16_384
@@ -147,7 +147,7 @@ class MySqlLogReader:
             self._history,
             self._temporary,
             self._cascades,
-            StatementReach(self._url, self._connected, self._captured, cascades=watch_cascades),
+            AffectedTables(self._url, self._connected, self._captured, cascades=watch_cascades),
         )
         self._xa = XaRows(self._url, self._connected, self._events)
         self._idle_at = 0  # the furthest that may be acknowledged

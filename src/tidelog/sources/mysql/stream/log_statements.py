@@ -11,13 +11,13 @@ from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
+from tidelog.sources.mysql.stream.affected_tables import WRITES, AffectedTables
 from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.log_tables import LogTables
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
-from tidelog.sources.mysql.stream.statement_reach import WRITES, StatementReach
 
 TEMPORARY_OR_NOT = (
     "the binlog holds statements of this name that use temporary tables: whether they changed this "
@@ -37,7 +37,7 @@ class LogStatements:
         history: which version each had where.
         temporary: which tables of a session are temporary.
         cascades: told of DDL, if foreign keys are watched.
-        reach: finds what statements change besides the tables that they name.
+        affected: finds what statements change besides the tables that they name.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogStatements:
         history: SchemaHistory,
         temporary: TemporaryTables,
         cascades: CascadeWatch | None,
-        reach: StatementReach,
+        affected: AffectedTables,
     ) -> None:
         self._captured = captured
         self._tables = tables
@@ -56,11 +56,11 @@ class LogStatements:
         self._history = history
         self._temporary = temporary
         self._cascades = cascades
-        self._reach = reach
+        self._affected = affected
 
     def start(self) -> None:
         """The stream begins, maybe elsewhere."""
-        self._reach.forget()
+        self._affected.forget()
 
     def read(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
         """What a statement of the stream tells."""
@@ -73,7 +73,7 @@ class LogStatements:
             seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
         )
         statement = self._temporary.without(named, place)
-        self._reach.note(seen)
+        self._affected.note(seen)
         schemas = self._tables.schemas
         schemas.changed(statement, seen.end)
         if not seen.durable:
@@ -144,13 +144,13 @@ class LogStatements:
         what = ", ".join(map(str, tables)) or "tables"
         if captured and not emptied and not seen.uses_temporary:
             raise _instead_of_rows(seen, what)
-        reach = self._reach.of_statement(seen, named, statement)
-        if reach.objection is not None:
-            touched = self._reach.of_emptied_memory(captured[0]) if captured and emptied else ()
+        affected = self._affected.of_statement(seen, named, statement)
+        if affected.objection is not None:
+            touched = self._affected.of_emptied_memory(captured[0]) if captured and emptied else ()
             if not touched:
-                raise _instead_of_rows(seen, what, reach.objection)
+                raise _instead_of_rows(seen, what, affected.objection)
             captured = list(touched)
-        for table in reach.below:
+        for table in affected.below:
             reason = f"a foreign key changes its rows with those of {what}"
             yield RowsUnlogged(table, reason, seen.position)
         for table in captured:

@@ -113,7 +113,7 @@ class TouchedTables:
     below: tuple[TableName, ...] = ()
 
 
-class StatementReach:
+class AffectedTables:
     """Of one log reader. Used by one thread.
 
     Args:
@@ -175,15 +175,15 @@ class StatementReach:
         for table in targets:
             if table.namespace == _NO_TRIGGERS_IN:
                 continue
-            reach = self._tables.get(table)
-            if reach is None:
+            found = self._tables.get(table)
+            if found is None:
                 with translated(f"finding what writes of {table} change"):
-                    reach = self._tables[table] = self._read_table(table)
+                    found = self._tables[table] = self._read_table(table)
                 self._search(seen.position)
             hidden = self._hidden(seen, table)
-            if reach.objection is not None or hidden is not None:
-                return TouchedTables(reach.objection or hidden)
-            below += reach.below
+            if found.objection is not None or hidden is not None:
+                return TouchedTables(found.objection or hidden)
+            below += found.below
         return TouchedTables(None, tuple(below))
 
     def of_emptied_memory(self, table: TableName) -> tuple[TableName, ...]:

@@ -180,7 +180,7 @@ def _added(scene: Any) -> None:
 
 NO_SERVER: Final = "files of this machine: no server, no network"
 _MYSQL: Final = ("Lost connection to MySQL server", "can't connect")
-_KAFKA: Final = ("is under way", "can't be reached")
+_KAFKA: Final = ("is under way", "can't be reached", "no broker of")
 _LOST: Final = {
     "postgres": ("server closed the connection", "can't connect", "terminating connection"),
     "mysql": _MYSQL,
@@ -261,7 +261,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         dict.fromkeys(("postgres", "mysql", "mariadb"), ("columns v changed their type",))
         | dict.fromkeys(("delta", "iceberg"), ("column v of public.t is string now and was int",)),
         dict.fromkeys(
-            ("opensearch", "files", "files_s3"),
+            ("opensearch", *KAFKA, "files", "files_s3"),
             "it stops, and the message says how to leave the column out: what is there keeps its "
             "types",
         ),

@@ -42,7 +42,11 @@ class Target:
     def holds(self, source: Source) -> bool:
         """Is the copy what the source is, or was told: nothing lost, nothing twice?"""
         if self.place.stream:
-            return self.place.found() == sorted(source.changes, key=str)
+            told = [
+                (op, key, None if value is None else str(value))
+                for op, key, value in self.place.found()
+            ]
+            return sorted(told, key=str) == sorted(source.changes, key=str)
         return {key: str(value) for key, value in self.place.found()} == source.rows
 
     def rows(self) -> Rows:

@@ -319,11 +319,11 @@ class EventLog:
     def _is_of(self, schema_id: int, tables: Collection[str]) -> bool:
         return str(self.schemas.get(schema_id).table) in tables
 
-    def check_offsets(self, *offsets: int) -> None:
-        """For who has read up to one of these. Raises OffsetAheadError if this log does not hold
-        what it has read: an older copy of the log was put back, or its end was lost.
+    def check_offsets(self, *offsets: int, who: str = "this reader") -> None:
+        """For ``who`` has read up to one of these. Raises OffsetAheadError if this log does not
+        hold what it has read: an older copy of the log was put back, or its end was lost.
         """
-        unused_offsets.check_offsets(self._reader, offsets)
+        unused_offsets.check_offsets(self._reader, offsets, who)
 
     def holds(self, offset: int) -> bool:
         """As `check_offsets`, of who knows this log to its end."""

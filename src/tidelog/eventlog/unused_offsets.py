@@ -52,7 +52,7 @@ def diverges_at(chain: Chain, offset: int) -> int | None:
     return None
 
 
-def check_offsets(reader: ChainReader, offsets: Sequence[int]) -> None:
+def check_offsets(reader: ChainReader, offsets: Sequence[int], who: str) -> None:
     """Raises OffsetAheadError if there is one of these that `diverges_at` finds. A listing may be
     late: it is looked again for a while, and each look asks for what would follow.
     """
@@ -66,14 +66,14 @@ def check_offsets(reader: ChainReader, offsets: Sequence[int]) -> None:
         chain = reader.walk()
         parted = diverges_at(chain, offset)
         if parted is not None:
-            raise _ahead(reader.storage, chain, offset, parted)
+            raise _ahead(reader.storage, chain, offset, parted, who)
 
 
-def _ahead(storage: Storage, chain: Chain, offset: int, end: int) -> OffsetAheadError:
+def _ahead(storage: Storage, chain: Chain, offset: int, end: int, who: str) -> OffsetAheadError:
     """For who stands at ``offset``, where the log it has read parted from this one at ``end``."""
     ends = "ends" if end == chain.next else "ended when it was restored"
     return OffsetAheadError(
-        f"{storage!r}: this reader stands at offset {offset}, but the event log {ends} at {end}: "
+        f"{storage!r}: {who} stands at offset {offset}, but the event log {ends} at {end}: "
         "it was put back to an earlier state, or lost its end. What was read from there on is not "
         "in the log. An output goes on under a name that it never had, and at an empty place: a "
         "copy would keep rows of what is not in the log, and events would be told twice. Any other "

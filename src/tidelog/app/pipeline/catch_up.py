@@ -47,7 +47,9 @@ def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dic
     known = {} if found is None else found.outputs
     if not known and found is not None and found.offset > head:
         return {}  # noted by a version that did not tell outputs apart
-    log.check_offsets(*(known[output] for output in destinations(config) if output in known))
+    for output in destinations(config):
+        if output in known:
+            log.check_offsets(known[output], who=f"output {output}")
     behind = {name for name in destinations(config) if known.get(name, head) < head}
     for output in sorted(behind):
         if output not in copies:

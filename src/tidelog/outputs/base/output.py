@@ -186,7 +186,8 @@ class ExecutorOutput:
                 self._targets.of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
-        self.log.check_offsets(self._progress.done or 0, self._progress.begun)
+        begun, done = self._progress.begun, self._progress.done or 0
+        self.log.check_offsets(done, begun, who=f"output {self.name}")
 
     def write(self, batch: OutputBatch) -> None:
         """Bring the batch over, and what a failed one before it began."""

@@ -33,6 +33,7 @@ _SENT_ROWS, _SENT_BYTES = 400_000, 128 << 20
 _POLL_S = 0.002  # brokers' good answers end no poll
 _CHECK_ROWS = 1024  # a look costs as much as handing over some ten messages
 _CHECK_S = 0.02
+_DROPPED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
 
 
@@ -207,7 +208,7 @@ class KafkaSender:
         found, self._undelivered = self._undelivered, []
         refused = {each: error for error, each in found if error.code() in _SUSPECT}
         if not refused:
-            raise failed("a message was not taken", found[0][0])
+            raise failed("a message was not taken", self._why([error for error, _ in found]))
         each_sent = [
             s for sent in self._sent for s in (sent.each() if isinstance(sent, Chunk) else (sent,))
         ]
@@ -222,6 +223,18 @@ class KafkaSender:
         self._pending.extendleft(reversed(rest))
         self._producer = self._begun()
         return True
+
+    def _why(self, errors: Sequence[KafkaError]) -> KafkaError:
+        """The first that says more than that a message was dropped. Why a transaction has failed is
+        told to who commits it; librdkafka commits none of which a message was not delivered.
+        """
+        said = [error for error in errors if error.code() not in _DROPPED]
+        if not said and self._transactional:
+            try:
+                self._producer.commit_transaction(self._timeout_s)
+            except KafkaException as error:
+                said = [error.args[0]]
+        return next(iter(said), errors[0])
 
     def _note(self, chunk: Chunk) -> None:
         self._sent.append(chunk)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.errors import NameRefusedError, OffsetAheadError, TidelogError
+from tidelog.errors import NameRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
@@ -161,10 +161,7 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
         return
     tables = [table for table in log.schemas.tables() if matches(known.tables, table)]
     offsets = {offset for table in tables if (offset := output.committed(table)) is not None}
-    try:
-        log.check_offsets(*sorted(offsets))
-    except OffsetAheadError as error:
-        raise OffsetAheadError(f"output {output.name}: {error}") from None
+    log.check_offsets(*sorted(offsets), who=f"output {output.name}")
 
 
 def _raise_if_refused(outputs: Sequence[Output]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.engines import committed, no_threads_left, until, versions
 
+import tidelog
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import OffsetAheadError
+from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "embed.md").read_text(encoding="utf-8")
@@ -183,6 +187,71 @@ def test_the_exactly_once_copy_and_the_coroutines(
 
     asyncio.run(asyncio.wait_for(until_followed(), 60))
     assert no_threads_left()
+
+
+def test_engines_ahead_of_a_restored_log_go_on_as_the_page_says(
+    postgres: PostgresServer, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/how-to/restore.md: one that stores its offset with what it makes, and one by name."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "restore.md").read_text("utf-8")
+    [statement] = re.findall(r"```sql\n\s*(UPDATE progress .*?)\n\s*```", page, re.DOTALL)
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        file.read_text().replace("kind: postgres,", "kind: postgres, snapshot: when_needed,")
+    )
+    target = postgres.create_database("embed_target")
+    monkeypatch.setenv("TARGET", target)
+
+    def rows(of: str) -> list[tuple[Any, ...]]:
+        return postgres.execute("SELECT * FROM orders ORDER BY id", of)
+
+    def is_equal() -> bool:
+        return rows("embed_target") == rows(source)
+
+    def refused(engine: Any) -> tuple[str, str]:
+        with pytest.raises(OffsetAheadError) as found:
+            engine.run()
+        said = re.search(r"stands at offset (\d+), .* at (\d+): .*restore\.md", str(found.value))
+        assert said is not None, found.value
+        return said[1], said[2]
+
+    saved = tmp_path / "saved"
+    postgres.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "embed_target")
+    try:
+        with program("An exactly-once copy into PostgreSQL")["engine"]:
+            until(is_equal, "the dump")
+        saved.mkdir()
+        shutil.copytree("log", saved / "log")
+        shutil.copy2("state.db", saved)
+        end = EventLog.open("log").latest_offset()
+        postgres.execute("UPDATE orders SET note = 'lost' WHERE id = 1", source)
+        postgres.execute("INSERT INTO orders VALUES (9, 'nine')", source)
+        with program("An exactly-once copy into PostgreSQL")["engine"]:
+            until(is_equal, "the changes")
+        shutil.rmtree("log")
+        for each in tmp_path.glob("state.db*"):
+            each.unlink()
+        shutil.copytree(saved / "log", "log")
+        shutil.copy2(saved / "state.db", "state.db")
+        ahead, parted = refused(program("An exactly-once copy into PostgreSQL")["engine"])
+        assert int(parted) == end < int(ahead)
+
+        postgres.execute("UPDATE orders SET note = 'new' WHERE id = 2", source)
+        assert "1674" in statement
+        postgres.execute(statement.replace("1674", parted), "embed_target")
+        with program("An exactly-once copy into PostgreSQL")["engine"]:
+            until(is_equal, "what came since")
+            postgres.execute("DELETE FROM orders WHERE id = 9", source)
+            until(is_equal, "a change")
+        seen = list[int]()
+        other = tidelog.AsyncEngine(
+            file, consumer=lambda event: seen.append(event.version), name="copy-2"
+        )
+        with other:
+            until(lambda: taken("copy-2") > versions("log")[-1])
+        assert seen == versions("log")
+    finally:
+        postgres.drop_database("embed_target")
 
 
 class Broken:

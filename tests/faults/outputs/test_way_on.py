@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -134,7 +135,7 @@ class Copy:
             here["topic"] = f"{self.scene.unique}.{here['topic']}"
         if kind == "http":
             path = here["url"].partition("example.com")[2]
-            here["url"] = f"{api.receiver().url}/{self.scene.unique}{path}"
+            here["url"] = f"{api.receiver().url}/events/{self.scene.unique}{path}"
         if kind in ("kafka", "http"):
             here["format"] = "flat"
         return here
@@ -178,8 +179,7 @@ class Copy:
         return self._newest(each.value for each in messages if each.value)
 
     def _http(self, section: Section) -> Any:
-        path = section["url"].partition("/")[2].partition("/")[2]
-        path = "/" + path.partition("/")[2].format(table=f"{self.scene.shop.namespace}.t")
+        path = urlsplit(section["url"]).path.format(table=f"{self.scene.shop.namespace}.t")
         return self._newest(each.event for each in api.receiver().events(path))
 
     def _newest(self, events: Any) -> Any:

@@ -65,6 +65,7 @@ def kill(pids: list[int], module: str) -> int:
     return len(chosen)
 
 
+@pytest.mark.thorough
 def test_they_are_waited_for_and_the_report_counts_each_row_once(
     pipeline: Pipeline, late: Path
 ) -> None:

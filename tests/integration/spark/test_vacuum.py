@@ -32,6 +32,7 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
+@pytest.mark.thorough
 def test_vacuum_that_keeps_nothing_between_batches(spark: Any, pipeline: Pipeline) -> None:
     """The process goes on with the files of the newest version, and lacks none of the others."""
     directory = pipeline.directory / "lake/public/t"

@@ -115,6 +115,7 @@ def create(run: Callable[[str], Any], time_type: str, number: str) -> None:
     run(f"INSERT INTO items VALUES {', '.join(ROW.format(id=i) for i in range(1, ROWS + 1))}")
 
 
+@pytest.mark.thorough
 def test_falsified_rows_are_found_among_moving_ones_of_postgres(
     spark: Any, postgres16: PostgresServer, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ class Operated(Protocol):
 
 class OperatorNemesis(PipelineNemesis):
     """See `PipelineNemesis`. ``kinds`` may be of `OPERATOR_KINDS`, too; ``directory``: for copies.
-    Each strikes only where all else is whole.
+    Before one strikes, what is away is given back.
     """
 
     def __init__(self, run: Operated, directory: Path, *rest: Any) -> None:
@@ -74,8 +74,7 @@ class OperatorNemesis(PipelineNemesis):
         return self._restore(LOG, STATE)
 
     def _restore(self, *parts: str) -> bool:
-        if self._away:
-            return False
+        self.heal()
         self._note(f"restore {' and '.join(parts)}: a copy is made")
         self._stop_captures()
         copy = self._directory / f"backup-{time.monotonic_ns()}"
@@ -93,8 +92,9 @@ class OperatorNemesis(PipelineNemesis):
 
     def _unmount_the_log(self) -> bool:
         """Struck is only what had the lease, or would have: the other one is killed meanwhile."""
+        self.heal()
         host = self._leading()
-        if self._away or host is None or not self._place.on_disk:
+        if host is None or not self._place.on_disk:
             return False
         other = next(one for one in self._hosts if one is not host)
         empty = host.directory / f"unmounted-{time.monotonic_ns()}"
@@ -117,8 +117,7 @@ class OperatorNemesis(PipelineNemesis):
         return led is not None
 
     def _leave_tables_out(self) -> bool:
-        if self._away:
-            return False
+        self.heal()
         kept, left = self._run.split_tables()
         host = self._rng.choice(self._hosts)
         self._note(f"{host.name} captures {', '.join(kept)} alone")

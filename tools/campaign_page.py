@@ -158,7 +158,7 @@ kernel: each capture is made to believe that the other is elsewhere, so it sees 
 
 From the last record of a leader to the first one of the next, {len(gaps)} times; the lease lasts {lease_s:.0f} s. Half of them are below
 {at(gaps, 0.5)} s, nine of ten below {at(gaps, 0.9)} s, the longest is {at(gaps, 1)} s. They include what else was away meanwhile (the
-database, the state store), and a machine of two cores that other work keeps busy: they are no measure of how fast a standby is.
+database, the state store, both captures where an operator ended them), and a machine of two cores that other work keeps busy: they are no measure of how fast a standby is.
 {parts_of(runs)}
 ![How long nothing was captured between two leaders](../images/campaign.svg)
 

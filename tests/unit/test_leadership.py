@@ -129,6 +129,17 @@ def test_who_lost_the_lease_stands_by_soon_whatever_came_before(
     assert found == [RETRY_FIRST_S] * 6 + [2 * RETRY_FIRST_S]
 
 
+def test_a_lost_lease_is_reported_as_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine whose `errors_max_retries` is 0 ends at the first failure."""
+    stop = Stop()
+    ends = [(0.0, LeaseLostError("ended")), (0.0, ConnectionLostError("away"))]
+    sessions = Sessions(stop, monkeypatch, *ends)
+    told: list[tuple[str, str]] = []
+    lead(Alone(), sessions, stop, renew_every_s=100, on_state=lambda *state: told.append(state))
+    led = ("leading", "")
+    assert told == [led, ("standby", "ended"), led, ("retrying", "away"), led]
+
+
 def test_a_lease_whose_end_was_told_is_renewed_no_more() -> None:
     """The session ends for it, however long that takes: it must not keep the lease meanwhile."""
     election = Late()

@@ -254,17 +254,19 @@ def lead(
             if time.monotonic() - began >= retry_s:  # it was a good one
                 retry_s = RETRY_FIRST_S
             logger.warning("%s starts again from what is durable: %s", what, error)
-            on_state("retrying", str(error))
+            failed = not isinstance(error, LeaseLostError)
+            if failed:
+                on_state("retrying", str(error))
             _close(session)
             session = None
             keeper.release()
             if isinstance(error, (LeaseLostError, AppendRaceLostError)):
                 # No failure: the lease says when it may be led again. Who waits stands by for none.
                 # But a race may be lost to nobody, where it can't be told what became of a put.
-                failed = isinstance(error, AppendRaceLostError)
+                if not failed:
+                    on_state("standby", str(error))
                 stop.wait(RETRY_FIRST_S)
                 continue
-            failed = True
             stop.wait(retry_s)
             retry_s = min(RETRY_MOST_S, retry_s * 2)
         finally:

@@ -240,7 +240,7 @@ class EngineCore:
             elif self._stopping.is_set():
                 return  # closed: shutting down waits for the rest
             else:
-                trouble = getattr(task.task, "trouble", "")
+                trouble = task.task.trouble
                 error = TaskStartError(
                     f"task {task.name} had not started after "
                     f"{self._options.task_management_timeout_ms} ms{trouble and f': {trouble}'}"

@@ -63,6 +63,10 @@ class SourceTask(Protocol):
     """
 
     name: str
+    trouble: str
+    """Why it has not started yet, as far as it knows; empty: nothing is wrong. Read from any
+    thread.
+    """
 
     def start(self, cancelled: threading.Event) -> None:
         """Returns when events can be polled; gives up when ``cancelled`` is set."""

@@ -41,7 +41,7 @@ class Door:
 
 class DoorTask:
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.trouble = name, ""
         self.starting, self.polling = Door(), Door()
         self.stops = self.polls = 0
 

@@ -83,7 +83,6 @@ class CaptureTask:
         self._led_at = math.inf
         self._ready = False
         self.trouble = ""
-        """Why it has not started yet, as capture says it."""
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False

@@ -82,6 +82,7 @@ class LogTask:
         starting_offset: StartingOffset = "earliest",
     ) -> None:
         self.name = name
+        self.trouble = ""
         self._starting_offset = starting_offset
         self._path, self._batch_size, self._offsets = path, batch_size, offsets
         self._steps = EventSteps(steps)

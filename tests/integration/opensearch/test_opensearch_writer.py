@@ -17,7 +17,7 @@ from tests.support.ending_lease import EndingLease
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.opensearch import documents
-from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.indices import shown
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
@@ -239,7 +239,8 @@ def test_where_there_is_no_room_it_waits(alias: str) -> None:
     assert freed
     assert list(found(alias)) == ["1"]
     ask("PUT", f"/{alias}-000001/_settings", block)
-    with pytest.raises(OutputError, match="no room") as stopped:
+    full = rf"no room .*: index {alias}-000001 takes no writes because a disk .*flood_stage"
+    with pytest.raises(OutputError, match=full) as stopped:
         put(alias, up(6, 1, "b"), timeout_s=0.5)
     assert not isinstance(stopped.value, OutputRefusedError)
     free()
@@ -247,9 +248,22 @@ def test_where_there_is_no_room_it_waits(alias: str) -> None:
 
 def test_an_index_closed_to_writes_is_tried_again(alias: str) -> None:
     ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.write": True})
-    with pytest.raises(OutputError, match="cluster_block_exception") as stopped:
+    blocked = rf"cluster_block_exception: index {alias}-000001 .* somebody set index.blocks.write"
+    with pytest.raises(OutputError, match=blocked) as stopped:
         put(alias, up(5, 1, "a"))
     assert not isinstance(stopped.value, OutputRefusedError)
+    ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.write": None})
+
+
+def test_a_request_to_a_read_only_index_is_tried_again(alias: str) -> None:
+    """Its answer is one of rights, HTTP 403, but nobody's are missing."""
+    ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.read_only": True})
+    with pytest.raises(OutputError, match=r"somebody set index\.blocks\.read_only\.") as stopped:
+        Cluster(ClusterOptions((node().url,))).request(
+            "PUT", f"/{alias}/_mapping", b'{"properties": {"w": {"type": "long"}}}'
+        )
+    assert not isinstance(stopped.value, OutputRefusedError)
+    ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.read_only": None})
 
 
 def test_without_its_alias_nothing_is_written() -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.opensearch.client import (
+    BLOCKED,
     BUSY,
     Cluster,
     ClusterBusyError,
@@ -34,7 +35,7 @@ GONE = frozenset(("index_not_found_exception", "security_exception"))
 # The item is in order, the cluster is not (or not now): all of it again, later.
 _CLUSTER_S = frozenset(
     (
-        "cluster_block_exception",
+        BLOCKED,
         "index_closed_exception",
         "no_shard_available_action_exception",
         "node_closed_exception",
@@ -122,7 +123,7 @@ class Bulk:
         pause = _FIRST_PAUSE_S
         while len(lines):
             try:
-                again = self._once(where, lines, versions, rejections)
+                again, why = self._once(where, lines, versions, rejections)
             except TooLargeError:
                 if len(lines) == 1:
                     rejections.append(
@@ -138,13 +139,13 @@ class Bulk:
             except ClusterBusyError:
                 if time.monotonic() + pause > deadline:
                     raise
-                again = np.arange(len(lines))
+                again, why = np.arange(len(lines)), ""
             if not len(again):
                 break
             if time.monotonic() + pause > deadline:
                 raise OutputError(
                     f"OpenSearch has had no room for documents of {where.index} for "
-                    f"{self._timeout_s} s"
+                    f"{self._timeout_s} s{why and f': {why}'}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -157,8 +158,10 @@ class Bulk:
         lines: pa.StringArray,
         versions: Versions,
         rejections: list[Rejection],
-    ) -> npt.NDArray[np.intp]:
-        """Send one request. Returns which lines must be sent again."""
+    ) -> tuple[npt.NDArray[np.intp], str]:
+        """Send one request. Returns which lines must be sent again, and why the cluster had no room
+        for one of them.
+        """
         self._check_lease()
         failpoints.hit("output.request")
         answer = self._cluster.request(
@@ -169,8 +172,8 @@ class Bulk:
             params={"require_alias": "true", "filter_path": _FILTER},
         )
         if not answer["errors"]:
-            return np.empty(0, np.intp)
-        again = []
+            return np.empty(0, np.intp), ""
+        again, why = [], ""
         for number, item in enumerate(answer["items"]):
             result: dict[str, Any] = next(iter(item.values()))
             status = result["status"]
@@ -182,6 +185,7 @@ class Bulk:
             error = result.get("error", {})
             if status in BUSY and error.get("type") != "unavailable_shards_exception":
                 again.append(number)
+                why = reason(error)
             elif error.get("type") in GONE:
                 raise OutputRefusedError(
                     f"OpenSearch refuses to write to {where.index}: {reason(error)}. Is the alias "
@@ -194,7 +198,7 @@ class Bulk:
                 )
             else:
                 rejections.append(Rejection(where.table, int(versions[number]), reason(error)))
-        return np.array(again, np.intp)
+        return np.array(again, np.intp), why
 
 
 def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:

@@ -30,7 +30,18 @@ from tidelog.system import tls
 
 # Status of requests or items: the cluster has no room now, and will have some later.
 BUSY = (429, 503)
+BLOCKED = "cluster_block_exception"
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[(\w+)\]")
+# What makes each block, by its number: settings that anybody may set, and for want of space.
+_BLOCK = re.compile(r"(?:index \[([^\]]+)\] )?blocked by: \[\w+/(\d+)/")
+_BLOCKS: Mapping[str, str] = {
+    "5": "index.blocks.read_only",
+    "6": "cluster.blocks.read_only",
+    "8": "index.blocks.write",
+    "12": "index.blocks.read_only_allow_delete",
+    "13": "cluster.blocks.read_only_allow_delete",
+}
+_FLOOD_STAGE = "12"
 _LOGGERS = ("opensearch", "opensearchpy.trace")
 
 
@@ -118,6 +129,11 @@ class Cluster:
             raise OutputError(f"OpenSearch at {self._where} can't be reached ({cause})") from None
         except (AuthenticationException, AuthorizationException) as error:
             what = _kind(error)
+            if what == BLOCKED:
+                raise OutputError(
+                    f"OpenSearch answers HTTP {error.status_code} {what} to {method} "
+                    f"{_first(path)}{_block(error)}"
+                ) from None
             raise OutputRefusedError(
                 f"OpenSearch at {self._where} refuses the user: HTTP {error.status_code} {what} "
                 f"for {method} {_first(path)}. Check user and password, or give the role the "
@@ -127,7 +143,10 @@ class Cluster:
             status = error.status_code
             if status == 404 and absent:
                 return None
-            text = f"OpenSearch answers HTTP {status} {_kind(error)} to {method} {_first(path)}"
+            text = (
+                f"OpenSearch answers HTTP {status} {_kind(error)} to {method} {_first(path)}"
+                f"{_block(error)}"
+            )
             if status == 413:
                 raise TooLargeError(text) from None
             if status in BUSY:
@@ -147,16 +166,42 @@ def path(*parts: str) -> str:
 def reason(error: Mapping[str, Any]) -> str:
     """Why an item was refused, without values."""
     kind = str(error.get("type", "unknown error"))
+    if kind == BLOCKED:
+        return kind + _advice(error)
     found = _FIELD.search(str(error.get("reason", "")))
     return kind if found is None else f"{kind}: field {found[1]} of type {found[2]}"
 
 
+def _advice(error: Mapping[str, Any]) -> str:
+    """Of a block: what it is, and how it ends; empty if it ends by itself."""
+    found = _BLOCK.search(str(error.get("reason", "")))
+    setting = _BLOCKS.get(found[2]) if found else None
+    if found is None or setting is None:
+        return ""
+    place = f"index {found[1]}" if found[1] else "the cluster"
+    if found[2] == _FLOOD_STAGE:
+        return (
+            f": {place} takes no writes because a disk of the cluster is full up to "
+            "cluster.routing.allocation.disk.watermark.flood_stage. Free space on it, and the "
+            f"cluster takes back {setting} by itself"
+        )
+    return (
+        f": {place} takes no writes because somebody set {setting}. Set it to null once rows may "
+        "be written again"
+    )
+
+
+def _block(error: TransportError) -> str:
+    return _advice(_told(error)) if _kind(error) == BLOCKED else ""
+
+
 def _kind(error: TransportError) -> str:
-    info = error.info
-    told = info.get("error") if isinstance(info, dict) else None
-    if isinstance(told, dict):
-        return str(told.get("type", ""))
-    return ""
+    return str(_told(error).get("type", ""))
+
+
+def _told(error: TransportError) -> Mapping[str, Any]:
+    told = error.info.get("error") if isinstance(error.info, dict) else None
+    return told if isinstance(told, dict) else {}
 
 
 def _first(path: str) -> str:

@@ -29,8 +29,9 @@ TIMEOUTS: Mapping[str, str] = {
     "lock_timeout": "0",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
-    "default_transaction_read_only": "off",
 }
+# Of sources and state, whose tables are ours alone. Outputs respect a database that is read-only.
+WRITABLE: Mapping[str, str] = {"default_transaction_read_only": "off"}
 # By the version that has them: one that does not would refuse the connection.
 NEWER_TIMEOUTS: Mapping[str, int] = {
     "idle_session_timeout": 140_000,

@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.errors import ConfigError, StateError, TidelogError
-from tidelog.model.postgres_settings import PINNED, set_statements
+from tidelog.model.postgres_settings import PINNED, WRITABLE, set_statements
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
 
@@ -37,6 +37,7 @@ _PATIENCE: Final[Mapping[str, Any]] = {
     "keepalives_count": 3,
 }
 _SETTINGS: Final[Mapping[str, str]] = {
+    **WRITABLE,
     "statement_timeout": "5s",
     "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "5s",

@@ -26,7 +26,7 @@ TEXTS = ("plain", "über", "ß\\\t\n", "Ελλάδα", "€", "日本", "😀", 
 TRAPS = (
     "client_encoding = 'LATIN1'", "DateStyle = 'SQL,DMY'", "TimeZone = 'Asia/Tokyo'",
     "standard_conforming_strings = off", "bytea_output = 'escape'", "array_nulls = off",
-    "search_path = 'elsewhere'", "default_transaction_read_only = on", "synchronous_commit = off",
+    "search_path = 'elsewhere'", "synchronous_commit = off",
     "statement_timeout = 300", "lock_timeout = 1",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.postgres.conftest import PATIENCE_S, Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import SourceError
+from tidelog.errors import OutputError, OutputRefusedError, SourceError
 from tidelog.outputs.database.postgres_session import PostgresSession
 from tidelog.sources.postgres.connect import connect, connect_replication
 from tidelog.sources.postgres.stream import open_transactions, slots
@@ -62,7 +62,9 @@ def test_every_session_sets_its_own_timeouts(server: PostgresServer) -> None:
                 assert output.rows(show.decode()) == [("1min" if idle else "0",)]
         assert sql.execute(b"SHOW transaction_read_only").fetchone() == ("off",)
         assert sql.execute(b"SHOW transaction_isolation").fetchone() == ("read committed",)
-        assert output.rows("SHOW transaction_read_only") == [("off",)]
+        with pytest.raises(OutputError, match="default_transaction_read_only is on") as stopped:
+            output.rows("CREATE TABLE public.written (id int)")
+        assert not isinstance(stopped.value, OutputRefusedError)
     output.close()
     pgconn.finish()
 

@@ -35,6 +35,8 @@ _DEFAULTS: Mapping[str, Any] = {
 class PostgresSession:
     """`tidelog.outputs.database.dialect.DatabaseSession`."""
 
+    product = "PostgreSQL"
+
     def __init__(self, url: str, purpose: str) -> None:
         try:
             given = conninfo_to_dict(url)
@@ -125,6 +127,7 @@ class PostgresSession:
 
 # SQLSTATE classes (manual, "PostgreSQL Error Codes").
 _TOO_LONG = "54000"  # of an index's key or a page
+_READ_ONLY = "25006"
 _OF_VALUES = ("22", "23", _TOO_LONG)
 _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
@@ -150,4 +153,9 @@ def _failed(what: str, error: psycopg.Error) -> TidelogError:
     # libpq says in words alone why a connection failed.
     if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
         return OutputRefusedError(text)
+    if state == _READ_ONLY:
+        text += (
+            ". It is a standby, or default_transaction_read_only is on for the database, the role "
+            "or the server: rows are brought over once it is not"
+        )
     return OutputError(text)

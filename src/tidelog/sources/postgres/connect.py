@@ -16,7 +16,12 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.errors import ConfigError, PreflightError
-from tidelog.model.postgres_settings import PINNED, TIMEOUTS, set_newer_timeouts
+from tidelog.model.postgres_settings import (
+    PINNED,
+    TIMEOUTS,
+    WRITABLE,
+    set_newer_timeouts,
+)
 from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
 from tidelog.sources.postgres.failures import connection_error, reached
@@ -91,7 +96,8 @@ def conninfo(
             "password percent-encoded (@ is %40, / is %2F)"
         ) from None
     options = [str(parameters.get("options") or "")]
-    for name, value in {**PINNED, **TIMEOUTS, **READS, **WRITES, **(settings or {})}.items():
+    pinned = {**PINNED, **TIMEOUTS, **WRITABLE, **READS, **WRITES, **(settings or {})}
+    for name, value in pinned.items():
         escaped = re.sub(r"([\\ ])", r"\\\1", value)
         options.append(f"-c {name}={escaped}")
     overrides: dict[str, Any] = {

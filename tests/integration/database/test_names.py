@@ -10,7 +10,7 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
@@ -216,9 +216,10 @@ def test_names_beyond_the_bmp_and_long_ones_are_refused_at_mysql(
 ) -> None:
     own = f"{mysql_family_database}_own"
     dialect = MySql(mysql_family.dsn())
+    product = "MariaDB" if isinstance(mysql_family, MariaDbServer) else "MySQL"
     write_row(dialect, "ш" * 64, "ш" * 64, mysql_family_database, own)
     for name in ("t🌊", "t" * 65):
         for names in ((name, "v"), ("u", name)):
-            with pytest.raises(NameRefusedError, match=r"which MySQL refuses.* by a step"):
+            with pytest.raises(NameRefusedError, match=f"which {product} refuses.* by a step"):
                 write_row(dialect, *names, mysql_family_database, own)
     mysql_family.drop_database(own)

@@ -12,6 +12,11 @@ class Flavor(Enum):
     MYSQL = "mysql"
     MARIADB = "mariadb"
 
+    @property
+    def product(self) -> str:
+        """For people."""
+        return "MariaDB" if self is Flavor.MARIADB else "MySQL"
+
     @classmethod
     def of_version(cls, version: str) -> Flavor:
         """The flavour of a server by its version text, e.g. ``10.11.6-MariaDB-log``."""

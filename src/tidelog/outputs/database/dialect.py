@@ -54,6 +54,7 @@ class DatabaseSession(Protocol):
     """A connection in autocommit, transactions by statements.
 
     ``usable``: connected, and no transaction was left open by an error.
+    ``product``: for messages, ``PostgreSQL``, ``MySQL`` or ``MariaDB``.
 
     All methods raise RowsRefusedError for values that don't fit, OutputRefusedError for what must
     be changed by somebody (rights, missing objects), OutputError for what may pass.
@@ -61,6 +62,9 @@ class DatabaseSession(Protocol):
 
     @property
     def usable(self) -> bool: ...
+
+    @property
+    def product(self) -> str: ...
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, with ``%s`` for each argument; its rows, if it has any. A ``%`` in a
@@ -104,11 +108,6 @@ class DatabaseSession(Protocol):
 
 class Dialect(Protocol):
     """Picklable: the options of connections, and how SQL is spelled."""
-
-    @property
-    def kind(self) -> str:
-        """For messages: ``PostgreSQL``, ``MySQL``."""
-        ...
 
     @property
     def share_lock(self) -> str:

@@ -106,7 +106,6 @@ class MySql:
     """
 
     url: str = field(repr=False)
-    kind = "MySQL"
     share_lock = "LOCK IN SHARE MODE"
     version_type = "bigint"
     ignores_case = True
@@ -186,11 +185,11 @@ class MySql:
     def name_fault(self, session: MySqlSession, name: str) -> str | None:
         """See the manual, "Schema Object Names"."""
         if len(name) > _NAME_LENGTH:
-            return f"has more than {_NAME_LENGTH} characters, which MySQL refuses"
+            return f"has more than {_NAME_LENGTH} characters, which {session.product} refuses"
         if name.endswith(" "):
-            return "ends in a space, which MySQL refuses"
+            return f"ends in a space, which {session.product} refuses"
         if any(character > "\uffff" for character in name):
-            return "has characters beyond U+FFFF, which MySQL refuses in names"
+            return f"has characters beyond U+FFFF, which {session.product} refuses in names"
         return None
 
     def default_namespace(self, session: MySqlSession) -> str:

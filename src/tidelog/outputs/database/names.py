@@ -30,8 +30,8 @@ def check_names(
         other = seen.setdefault(name.lower() if dialect.ignores_case else name, name)
         if other is not name:
             what = (
-                f"{table.source} has columns {other} and {name}, which {dialect.kind} can't tell "
-                "apart"
+                f"{table.source} has columns {other} and {name}, which {session.product} can't "
+                "tell apart"
             )
             theirs = other if name in (VERSION, DELETED) else name
             raise _refused(output, what, rename_step(table.source, theirs))

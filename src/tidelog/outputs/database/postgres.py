@@ -112,7 +112,6 @@ class Postgres:
     """`tidelog.outputs.database.dialect.Dialect`; ``url`` as libpq reads it."""
 
     url: str = field(repr=False)
-    kind = "PostgreSQL"
     share_lock = "FOR SHARE"
     version_type = "bigint"
     ignores_case = False

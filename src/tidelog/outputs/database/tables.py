@@ -319,7 +319,7 @@ class Tables:
         found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
         if found is None:
             raise OutputRefusedError(
-                f"output {self._output}: {self._dialect.kind} has no type for column {field.name} "
+                f"output {self._output}: {session.product} has no type for column {field.name} "
                 f"of {table.source} ({field.type}): cast it by a step"
             )
         return f"{found} NOT NULL" if key else f"{found} NULL"

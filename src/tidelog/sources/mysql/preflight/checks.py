@@ -127,8 +127,7 @@ def _run(examined: Examined, part: Check) -> list[Finding]:
 
 def _version(examined: Examined) -> Iterator[Finding]:
     connection, flavor = examined.connection, examined.connection.flavor
-    name = "MySQL" if flavor is Flavor.MYSQL else "MariaDB"
-    text = f"{name} {'.'.join(map(str, connection.version))}"
+    text = f"{flavor.product} {'.'.join(map(str, connection.version))}"
     if flavor is not examined.kind:
         fix = f"source.kind: {flavor.value}"
         yield Finding("kind", "fail", f"the server is {text}, not {examined.kind.value}", fix)

@@ -98,7 +98,9 @@ def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again
 def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
     request: pytest.FixtureRequest, database: str, tmp_path: Path
 ) -> None:
-    """Neither its progress nor what is decided of it ends the leadership: the lease does."""
+    """Neither its progress nor what is decided of it ends the leadership: the lease does. The
+    table may be altered meanwhile.
+    """
     url = STORES["postgresql"](request, tmp_path)
     source = Source(database, tmp_path, state=url)
     text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")
@@ -120,6 +122,9 @@ def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
                 source.write(first, first)
                 source.wait_for(lambda first=first: first in source.inserted(), WITHIN_S)
                 first += 1
+                with psycopg.connect(database) as altering:  # as ALTER TABLE does
+                    altering.execute("SET lock_timeout = '10s'")
+                    altering.execute("LOCK TABLE app.t IN ACCESS EXCLUSIVE MODE")
         source.wait_for(lambda: dumped(source) >= 600)
         source.wait_for(
             lambda: (

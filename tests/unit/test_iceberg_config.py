@@ -52,7 +52,8 @@ def test_delta_and_iceberg_are_not_run_by_one_process(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="two configurations") as caught:
         check_spark(both)
     assert caught.value.exit_code == 2
-    assert check_spark(config(tmp_path, "kind: delta, path: a")) is False
+    assert check_spark(config(tmp_path, "kind: delta, path: a")) == "delta"
+    assert check_spark(config(tmp_path, "kind: files, path: a")) is None
 
 
 @pytest.mark.skipif(SPARK_VERSION == SPARK_OF_ICEBERG, reason="this is Iceberg's Spark")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Literal
 
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.outputs.base.kinds import OwnKind
 from tidelog.outputs.registry import OutputSection
+
+Lake = Literal["delta", "iceberg"]
 
 
 def check_session(extra: str = "spark") -> None:
@@ -20,14 +23,15 @@ def check_session(extra: str = "spark") -> None:
     check_spark_runs(extra)
 
 
-def check_spark(config: Config) -> bool:
-    """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
-    can't write what the outputs say, MissingExtraError if there is none.
+def check_spark(config: Config) -> Lake | None:
+    """Whose jars the session needs; None: no lake's, so that any version of Spark will do. A class
+    of the user's may write to Delta. Raises UsageError if this Spark can't write what the outputs
+    say, MissingExtraError if there is none.
     """
     kinds = {output.kind for output in config.outputs}
     if "iceberg" not in kinds:
         check_session()
-        return False
+        return "delta" if "delta" in kinds or _may_write_delta(kinds) else None
     if "delta" in kinds:
         raise UsageError(
             "outputs of the kinds delta and iceberg can't run in one process: they need different "
@@ -40,7 +44,15 @@ def check_spark(config: Config) -> bool:
     from tidelog.outputs.lake import iceberg
 
     iceberg.check_spark()
-    return True
+    return "iceberg"
+
+
+def _may_write_delta(kinds: Collection[str]) -> bool:
+    from tidelog.spark.sessions.jars import SPARK_OF_DELTA
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    foreign = any(not isinstance(OUTPUT_KINDS.get(kind), OwnKind) for kind in kinds)
+    return SPARK_VERSION == SPARK_OF_DELTA and (foreign or "python" in kinds)
 
 
 def check_installed(sections: Iterable[OutputSection]) -> None:

@@ -37,9 +37,10 @@ def session(config: Config) -> SparkSession:
     """The Spark session that the configuration asks for; the running one if there is one."""
     from tidelog.spark.sessions.session import spark_session
 
-    iceberg = check_spark(config)
+    lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
-    return spark_session(config.pipeline.master, conf=settings, delta=not iceberg, iceberg=iceberg)
+    delta, iceberg = lake == "delta", lake == "iceberg"
+    return spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
 
 
 class _Spark:

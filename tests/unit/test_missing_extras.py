@@ -123,7 +123,7 @@ def test_what_pymysql_lacks_for_a_kind_of_password(monkeypatch: pytest.MonkeyPat
             "pip install 'tidelog[mysql]'"
         )
         assert str(connection_error(parse_url("mysql://u:p@h/db"), error)) == expected
-        found = _failed("can't connect", error)
+        found = _failed("MySQL", "can't connect", error)
         assert str(found) == expected
         assert not isinstance(found, OutputError)  # which would be tried again
 

@@ -30,7 +30,10 @@ FROZEN: list[Change] = [
 """The batch amid which the leader is frozen."""
 _WAITING = {
     "PostgreSQL": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-    "MySQL": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    **dict.fromkeys(
+        ("MySQL", "MariaDB"),
+        "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    ),
 }
 
 
@@ -171,7 +174,7 @@ class Places:
             holder.begin()
             holder.rows(f"SELECT * FROM {table} WHERE id = 1 FOR UPDATE")
             try:
-                yield lambda: watcher.rows(_WAITING[self._dialect.kind]) != [(0,)]
+                yield lambda: watcher.rows(_WAITING[watcher.product]) != [(0,)]
             finally:
                 holder.close()
                 watcher.close()

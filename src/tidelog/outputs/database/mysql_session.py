@@ -77,7 +77,7 @@ class MySqlSession:
                 **options,
             )
         except (pymysql.MySQLError, OSError, RuntimeError) as error:
-            raise self._failed("can't connect", error) from None
+            raise _failed(self.product, "can't connect", error) from None
         [(version,)] = self.rows("SELECT VERSION()")
         flavor, numbers = Flavor.of_version(version), version_numbers(version)
         self.product = flavor.product
@@ -105,7 +105,7 @@ class MySqlSession:
                 cursor.execute(with_plain_names(sql) if arguments else sql, arguments or None)
                 return list(cursor.fetchall())
         except (pymysql.MySQLError, OSError) as error:
-            raise self._failed(sql.split(" ", 1)[0], error) from None
+            raise _failed(self.product, sql.split(" ", 1)[0], error) from None
 
     def holds_text(self, text: str) -> bool:
         return True
@@ -122,7 +122,7 @@ class MySqlSession:
                 for values in texts.tuples(written, binary, self._statement_bytes):
                     self._connection.query(head + values)
         except (pymysql.MySQLError, OSError) as error:
-            raise self._failed("LOAD DATA", error) from None
+            raise _failed(self.product, "LOAD DATA", error) from None
 
     def _load_lines(
         self, table: str, names: Sequence[str], binary: Sequence[bool], written: list[pa.Array]
@@ -179,19 +179,6 @@ class MySqlSession:
     def close(self) -> None:
         with contextlib.suppress(pymysql.MySQLError, OSError):
             self._connection.close()
-
-    def _failed(self, what: str, error: Exception) -> TidelogError:
-        """Ours, without cell values: of errors of values the kind alone."""
-        if missing := missing_for_password(str(error)):
-            return missing
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        if code in _OF_VALUES:
-            return RowsRefusedError(_named(code))
-        said = error.args[1] if len(error.args) > 1 else type(error).__name__
-        text = f"{self.product}: {what}: {said}" + (f" ({code})" if code else "")
-        if code == _KEY_TOO_LONG:
-            text += _SHORTER
-        return OutputRefusedError(text) if code in _OF_RIGHTS_AND_NAMES else OutputError(text)
 
 
 class _LoadingConnection(_Base):
@@ -267,3 +254,17 @@ _KEY_TOO_LONG = 1071
 
 def _named(code: int) -> str:
     return f"{_OF_VALUES.get(code, 'not accepted')} ({code})"
+
+
+def _failed(product: str, what: str, error: Exception) -> TidelogError:
+    """Ours, without cell values: of errors of values the kind alone."""
+    if missing := missing_for_password(str(error)):
+        return missing
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    if code in _OF_VALUES:
+        return RowsRefusedError(_named(code))
+    said = error.args[1] if len(error.args) > 1 else type(error).__name__
+    text = f"{product}: {what}: {said}" + (f" ({code})" if code else "")
+    if code == _KEY_TOO_LONG:
+        text += _SHORTER
+    return OutputRefusedError(text) if code in _OF_RIGHTS_AND_NAMES else OutputError(text)

@@ -26,7 +26,7 @@ from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_restores import ALL_TABLES, LIVE_RECORDS, OperatedRun
 from tests.e2e.history_spec import Spec
 from tests.support.namespaces import Bridge, NotPermittedError
-from tests.support.oracle.history import HistoryError, LeftOut, SourceHistory
+from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.source import OracleSource
 
 from tidelog import app
@@ -278,6 +278,7 @@ class CampaignRun(OperatedRun):
             if STATE in parts:
                 self.rolled_back |= self._unfinished(config)
             self._era_begin = self.log_end()
+            self._differ(parts, self._era_begin)
         return ahead
 
     def check_refused(self, ahead: int) -> None:
@@ -290,7 +291,7 @@ class CampaignRun(OperatedRun):
         return self._split_tables()
 
     def leave_out(self, tables: list[str], begin: int) -> None:
-        self.left_out.append(LeftOut(frozenset(tables), begin, self.log_end()))
+        self._leave_out(tables, begin, self.log_end())
 
     def make_table(self) -> None:
         self._make_table()

@@ -14,6 +14,7 @@ import pytest
 from tidelog.app.capture import known_log
 from tidelog.app.capture import run as capture_run
 from tidelog.capture import leadership
+from tidelog.capture.catalogue import capture_scope
 from tidelog.eventlog import writer
 from tidelog.eventlog.layout import is_segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE
@@ -45,6 +46,16 @@ def appends_to_a_bucket_overwrite(patch: Patch) -> None:
         return True
 
     patch.setattr(objects.ObjectStorage, "put_if_absent", put)
+
+
+def tables_left_out_are_forgotten(patch: Patch) -> None:
+    """Nothing says which tables another configuration left out."""
+    patch.setattr(capture_scope.CaptureScope, "store_choice", lambda self, known: None)
+
+
+def offsets_issued_again(patch: Patch) -> None:
+    """A leader begins where the log ends that it finds."""
+    patch.setattr(writer, "first_offset_after", lambda tail, seen: tail.next)
 
 
 def no_lease_check_before_an_append(patch: Patch) -> None:

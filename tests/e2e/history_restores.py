@@ -4,9 +4,10 @@ the log's directory is not mounted, tables are left out for a while, tables are 
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ ALL_TABLES = "tables: ['app.*']"
 NEW = "app.new_"
 UNMOUNTED = "holds no event log, but the state store knows"
 """Says a capture that finds an empty place where the log should be."""
+NOT_DUMPED = "was not dumped without a command, although the log lacks changes of it"
 LIVE_S = 60.0
 LIVE_RECORDS = 20
 
@@ -44,6 +46,8 @@ class OperatedRun(Run):
         self.lost: list[tuple[int, int]] = []
         """Ranges of offsets whose records a restored log does not hold."""
         self._new_tables: dict[str, dict[int, int]] = {}
+        self._to_be_dumped: list[tuple[Collection[str], int]] = []
+        """Tables that have to be dumped without a command, from an offset on."""
 
     # ------------------------------------------------------------ what operators did
 
@@ -58,8 +62,14 @@ class OperatedRun(Run):
         self.left_out = [
             replace(each, until=min(each.until, end)) for each in self.left_out if each.begin < end
         ]
+        self._to_be_dumped = [each for each in self._to_be_dumped if each[1] < end]
         self._collector.rewind(end)
         return end
+
+    def _differ(self, parts: Collection[str], end: int) -> None:
+        """Log and state are of different times: all tables are dumped again."""
+        if len(parts) == 1:
+            self._to_be_dumped.append((tuple(self.source.tables), end))
 
     def _check_refused(self, log: EventLog, ahead: int) -> None:
         """A reader that stands where the log ended before it was put back is told so."""
@@ -79,6 +89,10 @@ class OperatedRun(Run):
         done = {d.value["dump_id"] for d in found if d and d.value["status"] == "completed"}
         mine = {f"d{number}" for number in range(self.commander.number)}
         return (mine | {chunk.dump_id for chunk in self._collector.chunks.values()}) - done
+
+    def _leave_out(self, tables: Collection[str], begin: int, until: int) -> None:
+        self.left_out.append(LeftOut(frozenset(tables), begin, until))
+        self._to_be_dumped.append((tables, until))
 
     def _split_tables(self) -> tuple[list[str], list[str]]:
         """Those that a narrower configuration keeps, and those that it leaves out."""
@@ -127,7 +141,22 @@ class OperatedRun(Run):
         issued = collector.forgotten & {record.offset for record in collector.records}
         if issued:
             raise HistoryError(f"{len(issued)} offsets were issued twice, as {min(issued)}")
+        self._check_dumped(collector)
         return super()._check(config, collector)
+
+    def _check_dumped(self, collector: Collector) -> None:
+        """A dump that somebody asked for may make good what nobody else would have."""
+        asked = {f"d{number}" for number in range(self.commander.number)}
+        controls = [json.loads(each.payload) for each in collector.records if each.op == "c"]
+        dumped = [
+            (control["table"], control["first_offset"])
+            for control in controls
+            if control["type"] == "dump-completed" and control["dump_id"] not in asked
+        ]
+        for tables, begin in self._to_be_dumped:
+            for name in tables:
+                if not any(table == name and first >= begin for table, first in dumped):
+                    raise HistoryError(f"{name} {NOT_DUMPED}, from the offset {begin} on")
 
     def _check_stable(self, config: Config, collector: Collector) -> None:
         if not self._new_tables:  # whose records were dropped
@@ -196,6 +225,7 @@ class RestoreRun(OperatedRun):
                 shutil.rmtree(self._log)
                 shutil.copytree(saved / "log", self._log)
                 self._restored(EventLog.open(self._log), ahead)
+            self._differ(("log", "state") if what == "both" else (what,), self._end())
             if what in ("state", "both"):
                 for each in self.directory.glob("state.db*"):
                     each.unlink()
@@ -232,13 +262,16 @@ class RestoreRun(OperatedRun):
         self._live()
         self._kill()
         until = EventLog.open(self._log).latest_offset()
-        self.left_out.append(LeftOut(frozenset(left), begin, until))
+        self._leave_out(left, begin, until)
         self.config_file.write_text(config)
         self._launch()
 
     def _new_table(self) -> None:
         self._make_table()
         self.commander.dump("all")
+
+    def _end(self) -> int:
+        return EventLog.open(self._log).latest_offset()
 
     def _kill(self) -> None:
         for capture in self.captures:

@@ -387,6 +387,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         of_windows.moved_keys_ignored,
         of_windows.absent_rows_stay,
         of_campaign.appends_to_a_bucket_overwrite,
+        of_campaign.offsets_issued_again,
+        of_campaign.tables_left_out_are_forgotten,
         of_campaign.late_appends_overwrite,
         of_campaign.no_lease_check_before_an_append,
         of_campaign.no_fence,

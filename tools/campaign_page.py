@@ -166,7 +166,8 @@ database, the state store, both captures where an operator ended them), and a ma
 
 `TIDELOG_CAMPAIGN_MUTATIONS=1 make soak ARGS=tests/campaign` breaks one rule after the other, and asks that a run tells just that: no look at the
 lease before an append; no fence; an epoch that is not raised; progress that is written without an epoch; a change of the state after the
-lease's deadline; an append to a bucket that replaces what is there. The same faults on the same seeds, with nothing broken, have to strike and to hold.
+lease's deadline; an append to a bucket that replaces what is there; a log that was put back and issues its offsets again; tables that were left out
+and are forgotten. The same faults on the same seeds, with nothing broken, have to strike and to hold.
 
 ## What it does not have
 

@@ -38,7 +38,7 @@ from tests.campaign.outcome import Outcome
 from tests.campaign.pipeline_nemesis import PIPELINE_KINDS
 from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.campaign.store_nemesis import HELD_PUT_WON, STORE_KINDS
-from tests.e2e.history_restores import NOT_DUMPED
+from tests.e2e.history_restores import NOT_DUMPED, NOT_REFUSED
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
 from tests.left_out import SAID
@@ -352,7 +352,7 @@ RULES = {
         leaders.STATE_NOT_FENCED, "freeze amid a state write", "postgresql",
     ),
     "appends_to_a_bucket_overwrite": (HELD_PUT_WON, "hold a put", "log"),
-    "offsets_issued_again": ("offsets were issued twice", "restore the log", "postgresql"),
+    "offsets_issued_again": (NOT_REFUSED, "restore the log", "postgresql"),
     "tables_left_out_are_forgotten": (NOT_DUMPED, "leave tables out", "postgresql"),
     "state_written_after_the_deadline": (leaders.LATE_STATE_WRITE, "freeze", "postgresql"),
 }  # fmt: skip

@@ -31,6 +31,7 @@ ALL_TABLES = "tables: ['app.*']"
 NEW = "app.new_"
 UNMOUNTED = "holds no event log, but the state store knows"
 """Says a capture that finds an empty place where the log should be."""
+NOT_REFUSED = "of the log that was put back is not refused"
 NOT_DUMPED = "was not dumped without a command, although the log lacks changes of it"
 LIVE_S = 60.0
 LIVE_RECORDS = 20
@@ -77,7 +78,7 @@ class OperatedRun(Run):
             log.check_offsets(ahead)
         except OffsetAheadError:
             return
-        raise HistoryError(f"a reader at {ahead} of the log that was put back is not refused")
+        raise HistoryError(f"a reader at {ahead} {NOT_REFUSED}")
 
     def _unfinished(self, config: Config) -> set[str]:
         """Dumps that the state does not know as done: they are read again, in part or wholly."""

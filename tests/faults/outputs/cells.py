@@ -291,15 +291,3 @@ CHEAP: Final = (
     "delta-full",
     "delta-changed",
 )
-NOT_RUN: Final[tuple[str, ...]] = (
-    "iceberg-read_only",
-    "iceberg-full",
-    "iceberg-ddl",
-    "iceberg-widened",
-    "iceberg-changed",
-    "files_s3-driver",
-    "delta-driver",
-    "iceberg-driver",
-    "iceberg-added",
-)
-"""Nobody has seen these hold: see `page`."""

@@ -238,7 +238,7 @@ class ExecutorOutput:
         start = batch.start if progress.done is None else max(progress.done, batch.resume)
         if start >= end:
             return
-        check_start(self.log, start)
+        check_start(self.log, start, f"output {self.name}")
         whole = batch
         if (start, end) != (batch.start, batch.end):
             whole = ranges.batch_of(self.log, start, end)

@@ -60,6 +60,7 @@ _NAMES = {
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
 RESUME = "resume"  # internal: where a stream goes on that stands before it
+READER = "reader"  # internal: who reads, for messages
 _CATALOGS = {"location", "provider"}  # what Spark adds for a table in its catalog
 _FILE_URI = re.compile(r"^file:(//)?(?=/)")
 _NO_TABLE = (
@@ -107,6 +108,7 @@ class SourceOptions:
     key: KeyFilter | None
     handling: Handling
     resume: int
+    reader: str
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -120,7 +122,7 @@ class SourceOptions:
             )
         if options.keys() >= _CATALOGS:
             raise ConfigError(f"tidelog source: {_NO_TABLE}")
-        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, RESUME})
+        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, RESUME, READER})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
@@ -162,6 +164,7 @@ class SourceOptions:
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
             handling=Handling.parse(options),
             resume=_size(options, RESUME, 0),
+            reader=options.get(READER, "this query"),
         )
 
 

@@ -121,19 +121,19 @@ def check_generation(log: EventLog, generation: str) -> None:
         )
 
 
-def check_start(log: EventLog, start: int) -> None:
+def check_start(log: EventLog, start: int, who: str) -> None:
     """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log does not
     hold what was read before it.
     """
     head = log.head_offset
     if start < head:
         raise OffsetGoneError(
-            f"{log.storage!r}: this query stands at offset {start}, but retention removed "
+            f"{log.storage!r}: {who} stands at offset {start}, but retention removed "
             f"everything before {head}. Start with a new checkpoint, and dump the tables again "
             "(tidelog dump). To prevent it, let the pipeline register as a consumer, or raise "
             "log.retention."
         )
-    log.check_offsets(start)
+    log.check_offsets(start, who=who)
 
 
 def admit(

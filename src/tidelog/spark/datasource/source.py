@@ -276,7 +276,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked(self, start: dict[str, Any]) -> int:
         planning.check_generation(self.log, str(start["generation"]))
         offset = max(int(start["offset"]), self.options.resume)
-        planning.check_start(self.log, offset)
+        planning.check_start(self.log, offset, self.options.reader)
         return offset
 
 

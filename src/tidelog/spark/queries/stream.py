@@ -22,7 +22,7 @@ from tidelog.errors import (
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, OutputBatch, RejectingOutput
 from tidelog.spark.changes.batches import output_batch, rest_of
-from tidelog.spark.datasource.options import RESUME
+from tidelog.spark.datasource.options import READER, RESUME
 from tidelog.spark.failures import QueryFailedError, known_failure, output_failed, query_failed
 from tidelog.spark.queries.progress import QueryProgress, UnderWay
 from tidelog.spark.queries.starts import StartTurn, spread
@@ -197,6 +197,7 @@ class OutputStream:
         loop.stop = stop
         reader = self._spark.readStream.format("tidelog").option("shape", "segments")
         reader = reader.option("path", self._log_path)
+        reader = reader.option(READER, f"output {self.output.name}")
         if self._resume:
             reader = reader.option(RESUME, str(self._resume))
         reader = reader.option("maxBytesPerTrigger", str(self._options.max_batch_bytes))

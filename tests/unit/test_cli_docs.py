@@ -55,17 +55,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_configurations_in_the_docs_are_valid(page: Path) -> None:
+def test_configurations_in_the_docs_are_valid(page: Path, tmp_path: Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         if "source" in yaml.safe_load(block):
-            parse_config(block, str(page), ROOT, ENVIRONMENT)
+            parse_config(block, str(page), tmp_path, ENVIRONMENT)
 
 
-def test_the_quick_start_of_the_readme_is_a_configuration() -> None:
+def test_the_quick_start_of_the_readme_is_a_configuration(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [written] = re.findall(r"^\$ echo '(.*)' > tidelog.yaml$", readme, re.MULTILINE)
     [(name, url)] = re.findall(r"^\$ export (\w+)='(.*)'$", readme, re.MULTILINE)
-    config = parse_config(written, "README.md", ROOT, {name: url})
+    config = parse_config(written, "README.md", tmp_path, {name: url})
     assert config.source.kind == "postgres"
     assert [output.kind for output in config.outputs] == ["delta"]
 

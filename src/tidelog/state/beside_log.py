@@ -25,6 +25,7 @@ from tidelog.model.log_places import is_url
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
 from tidelog.state.looks import MOST
+from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:
     from tidelog.eventlog.storage.objects import ObjectStorage
@@ -117,6 +118,7 @@ class LogBackend:
 
 
 def _storage(url: str) -> ObjectStorage:
+    check_installed("obstore")  # first, as `storage_at` has it
     from tidelog.eventlog.storage.objects import ObjectStorage
 
     place, _, query = url.removeprefix(SCHEME).partition("?")

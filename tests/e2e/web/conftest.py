@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,7 +24,10 @@ REQUEST_FAILED, LOGGED_OUT = "Failed to load resource:", 401
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def started_browser() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """And Playwright's event loop, which counts as running in this thread from its first call on:
+    no other test could run one of its own.
+    """
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip(f"{SAID}Chromium, for tests of the web page: apt-get install chromium")
@@ -33,8 +37,22 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"{SAID}Playwright, for tests of the web page: pip install playwright")
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield found
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield found, loop
+        asyncio._set_running_loop(loop)
         found.close()
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture
+def browser(
+    started_browser: tuple[Browser, asyncio.AbstractEventLoop],
+) -> Iterator[Browser]:
+    found, loop = started_browser
+    asyncio._set_running_loop(loop)
+    yield found
+    asyncio._set_running_loop(None)
 
 
 Open = Callable[..., "Page"]

@@ -22,6 +22,7 @@ def test_wait_before_the_commit_is_named(
 ) -> None:
     with (
         setting(mariadb_server, "rpl_semi_sync_master_wait_point", "AFTER_SYNC"),
+        setting(mariadb_server, "rpl_semi_sync_master_timeout", 10_000),
         setting(mariadb_server, "rpl_semi_sync_master_enabled", 1),
     ):
         found = faults(check(mariadb_server, mariadb_database))

@@ -16,6 +16,7 @@ from typing import Final
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.storage.port import Storage
 from tidelog.model.log_places import is_url
+from tidelog.system.extras import check_installed
 
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
 _providing = threading.Lock()
@@ -30,6 +31,8 @@ def storage_at(place: str | Path) -> Storage:
     """
     if not is_url(place):
         return LocalStorage(place)
+    # First: of two threads that import what fails, one may see half of the module.
+    check_installed("obstore")
     from tidelog.eventlog.storage.objects import ObjectStorage
 
     url = str(place).rstrip("/")

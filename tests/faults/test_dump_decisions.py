@@ -158,12 +158,14 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
     put = SqliteState.put
 
     def away(state: SqliteState, key: str, value: Any, expected_version: int | None) -> int:
-        if key.startswith("dump/") and reads.is_set() and not back.is_set():
+        if key.startswith("dump/") and begun.is_set() and not back.is_set():
+            # The first chunk's progress must not be stored before the second one is read.
+            assert reads.wait(PATIENCE_S)
             storing.set()
             raise StateError("the store does not answer")
         return put(state, key, value, expected_version)
 
-    reads = threading.Event()
+    begun, reads = threading.Event(), threading.Event()
 
     def after_read() -> None:
         """The transaction that reads the second chunk is open now."""
@@ -177,7 +179,7 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
         altered.append(not back.is_set())
 
     monkeypatch.setattr(SqliteState, "put", away)
-    with at("chunk.after_read", after_read, hit=2):
+    with at("chunk.after_low", begun.set), at("chunk.after_read", after_read, hit=2):
         dump_id = live.dump()
         try:
             live.wait_for(lambda: altered, "the table is altered")

@@ -161,6 +161,12 @@ class ExecutorOutput:
         """The offset below which the destination holds everything of the table, if it can tell."""
         return None
 
+    def reached(self) -> int:
+        """An offset up to which records were brought to the destination, as it says itself: the
+        state may have been put back to an earlier copy. 0: it can't tell.
+        """
+        return 0
+
     # ------------------------------------------------ tidelog.ports.Output
 
     def led_by(self, lease: WriteLease) -> None:
@@ -186,8 +192,8 @@ class ExecutorOutput:
                 self._targets.of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
-        begun, done = self._progress.begun, self._progress.done or 0
-        self.log.check_offsets(done, begun, who=f"output {self.name}")
+        known = (self._progress.done or 0, self._progress.begun, self.reached())
+        self.log.check_offsets(*known, who=f"output {self.name}")
 
     def write(self, batch: OutputBatch) -> None:
         """Bring the batch over, and what a failed one before it began."""

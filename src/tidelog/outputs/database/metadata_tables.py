@@ -14,7 +14,10 @@ from tidelog.outputs.database.layout import VERSION, TableLayout, gone_name
 # Which try of an output may write. A try that begins waits for transactions of those before. Its
 # number begins with the epoch of the pipeline's lease: of two drivers the later one goes on.
 _TRIES = 2**32  # of one epoch
-_OUTPUTS = "name varchar(150){exact} NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
+# And up to which offset one was begun: nobody else knows it once log, state and checkpoint were put
+# back to an earlier copy.
+_REACHED = "reached bigint NOT NULL DEFAULT 0"
+_OUTPUTS = f"name varchar(150){{exact}} NOT NULL PRIMARY KEY, attempt bigint NOT NULL, {_REACHED}"
 # By destination's table: whose it is; below which version its rows are gone from the source.
 _TABLES = (
     "name varchar(150){exact} NOT NULL PRIMARY KEY, output varchar(64){exact} NOT NULL, "
@@ -44,7 +47,10 @@ def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
         exact = columns.replace("{exact}", dialect.exact_text)
         session.rows(f"CREATE TABLE IF NOT EXISTS {table} ({exact})")
         found = dialect.found(session, own, name)
-        for column in () if found is None else found.columns:
+        listed = () if found is None else found.columns
+        if name == "outputs" and "reached" not in {column.name for column in listed}:
+            session.rows(f"ALTER TABLE {table} ADD COLUMN {_REACHED}")
+        for column in listed:
             # Names that differ in case alone are two.
             if column.alike and column.name in ("name", "output", "source"):
                 size = column.sql_type.partition(")")[0]
@@ -77,9 +83,10 @@ def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout)
 
 
 def next_attempt(
-    session: DatabaseSession, dialect: Dialect, own: str, run: str, epoch: int = 0
+    session: DatabaseSession, dialect: Dialect, own: str, run: str, epoch: int = 0, end: int = 0
 ) -> int:
-    """Begin a try: once this returns, no transaction of an earlier one can commit any more.
+    """Begin a try that writes records below ``end``: once this returns, no transaction of an
+    earlier one can commit any more.
 
     Raises LeaseLostError if one has begun under a later lease than that of ``epoch`` (0: none).
     """
@@ -98,11 +105,22 @@ def next_attempt(
         )
     number = max(last, epoch * _TRIES) + 1
     if found:
-        session.rows(f"UPDATE {table} SET attempt = %s WHERE name = %s", (number, run))
+        session.rows(
+            f"UPDATE {table} SET attempt = %s, reached = GREATEST(reached, %s) WHERE name = %s",
+            (number, end, run),
+        )
     else:
-        session.rows(f"INSERT INTO {table} VALUES (%s, %s)", (run, number))
+        columns = "(name, attempt, reached)"
+        session.rows(f"INSERT INTO {table} {columns} VALUES (%s, %s, %s)", (run, number, end))
     session.commit()
     return number
+
+
+def reached(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
+    """The greatest offset below which a try of it may have written."""
+    table = dialect.quoted(own, "outputs")
+    found = session.rows(f"SELECT reached FROM {table} WHERE name = %s", (run,))
+    return int(found[0][0]) if found else 0
 
 
 def attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:

@@ -110,7 +110,7 @@ class DatabaseOutput(ExecutorOutput):
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Also keeps older rows from coming back; none can come meanwhile."""
         session = self._connected()
-        self._next_attempt()
+        self._next_attempt(version)
         layout = self._layout(table.source)
         session.begin()
         metadata_tables.raise_floor(session, self._dialect, layout, version)
@@ -122,7 +122,7 @@ class DatabaseOutput(ExecutorOutput):
 
     def writer(self) -> TaskWriter:
         layouts = {str(source): self._layout(source) for source in self._known}
-        attempt = self._next_attempt()
+        attempt = self._next_attempt(self._opened(self.log.generation).begun)
         return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
 
     @contextmanager
@@ -162,10 +162,17 @@ class DatabaseOutput(ExecutorOutput):
         if session is not None:
             session.close()
 
-    def _next_attempt(self) -> int:
-        run = metadata_tables.run_name(self.name, self.log.generation)
-        connected = self._connected()
-        return metadata_tables.next_attempt(connected, self._dialect, self._own, run, self.epoch)
+    def reached(self) -> int:
+        return metadata_tables.reached(self._connected(), self._dialect, self._own, self._run)
+
+    @property
+    def _run(self) -> str:
+        return metadata_tables.run_name(self.name, self.log.generation)
+
+    def _next_attempt(self, end: int) -> int:
+        return metadata_tables.next_attempt(
+            self._connected(), self._dialect, self._own, self._run, self.epoch, end
+        )
 
     def _layout(self, source: TableName) -> TableLayout:
         layout = self._layouts.get(source)

@@ -94,6 +94,8 @@ def test_mysql_texts_are_held_or_rejected(
     """Tables and databases that somebody made in another character set; and where statements run
     when a session starts.
     """
+    if mysql_family.flavour == "mysql" and mysql_family.version >= (8, 0, 17):
+        pytest.skip("it has collations that tell trailing spaces apart, so such keys are refused")
     name, own = mysql_family_database, f"{mysql_family_database}_own"
     mysql_family.execute(f"ALTER DATABASE {name} CHARACTER SET {charset}")
     mysql_family.execute("CREATE USER IF NOT EXISTS trap")

@@ -248,8 +248,7 @@ def test_engines_ahead_of_a_restored_log_go_on_as_the_page_says(
             file, consumer=lambda event: seen.append(event.version), name="copy-2"
         )
         with other:
-            until(lambda: taken("copy-2") > versions("log")[-1])
-        assert seen == versions("log")
+            until(lambda: seen == versions("log"))
     finally:
         postgres.drop_database("embed_target")
 

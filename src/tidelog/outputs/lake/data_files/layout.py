@@ -1,0 +1,221 @@
+"""What the data files of a table look like: its columns, its key, its partitions.
+
+Types: Delta protocol, "Schema Serialization Format" (github.com/delta-io/delta, PROTOCOL.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidelog.errors import OutputRefusedError
+
+_TYPES = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_LISTED_NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^,`]+))\s*(?:,|$)")
+
+_ID = "delta.columnMapping.id"
+_PHYSICAL = "delta.columnMapping.physicalName"
+_INDEXED_COLUMNS = 32  # default of delta.dataSkippingNumIndexedCols
+_PREFIX_LENGTH = 2  # default of delta.randomPrefixLength
+
+
+@dataclass(frozen=True)
+class FileColumn:
+    """A column of a table.
+
+    Attributes:
+        name: as readers know it.
+        physical: its name in files, statistics and partition values.
+        type: with names as readers know them.
+        field_id: Parquet's field id; None: without column mapping.
+        nullable: may it be null?
+        stored: its type in files where that differs from ``type``: structs under column mapping.
+    """
+
+    name: str
+    physical: str
+    type: pa.DataType
+    field_id: int | None = None
+    nullable: bool = True
+    stored: pa.DataType | None = None
+
+    @property
+    def file_field(self) -> pa.Field:
+        """The column in a file that is written now."""
+        return _field(self.physical, self.stored or self.type, self.field_id)
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """A table's columns, and how its rows are laid out in files. Picklable.
+
+    Attributes:
+        columns: all of them, our own included, in the table's order.
+        partitions: names of the columns that it is partitioned by.
+        key: names of the columns that rows are known by; rows of a file are in this order.
+        version: name of the column that holds a row's version.
+        deleted: name of the column that marks deleted rows; "" where deletes are hard.
+        statistics: names of the columns whose statistics are kept.
+        null_key: null in the key is a value like others.
+        deletion_vectors: may the table have them?
+        prefix_length: of the random folders that files are in; 0: they are in those of their
+            partition.
+    """
+
+    columns: tuple[FileColumn, ...]
+    partitions: tuple[str, ...]
+    key: tuple[str, ...]
+    version: str
+    deleted: str
+    statistics: tuple[str, ...]
+    null_key: bool
+    deletion_vectors: bool = False
+    prefix_length: int = 0
+    _by_name: dict[str, FileColumn] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {each.name: each for each in self.columns})
+
+    def column(self, name: str) -> FileColumn:
+        """Raises KeyError if the table has none of that name."""
+        return self._by_name[name]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """All columns by name, as tables of rows have them."""
+        return pa.schema([pa.field(each.name, each.type) for each in self.columns])
+
+    @cached_property
+    def in_files(self) -> tuple[FileColumn, ...]:
+        """The columns that files have: all but the partitions."""
+        return tuple(each for each in self.columns if each.name not in self.partitions)
+
+    @cached_property
+    def file_key(self) -> tuple[FileColumn, ...]:
+        """The columns of the key that files have, in the key's order."""
+        return tuple(self.column(name) for name in self.key if name not in self.partitions)
+
+
+class DeltaMetadata(Protocol):
+    """What `delta_layout` asks of a table's metadata (action ``metaData``)."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+
+    @property
+    def partition_columns(self) -> Sequence[str]: ...
+
+    @property
+    def configuration(self) -> Mapping[str, str]: ...
+
+
+def delta_layout(
+    metadata: DeltaMetadata, *, key: Sequence[str], version: str, deleted: str, null_key: bool
+) -> FileLayout:
+    """The layout of a Delta table.
+
+    Raises:
+        OutputRefusedError: a column has a type that can't be written.
+    """
+    settings = metadata.configuration
+    mapped = settings.get("delta.columnMapping.mode", "none") != "none"
+    columns = tuple(_column(each, mapped) for each in metadata.schema["fields"])
+    prefixed = mapped or settings.get("delta.randomizeFilePrefixes", "false").lower() == "true"
+    length = int(settings.get("delta.randomPrefixLength", _PREFIX_LENGTH))
+    partitions = tuple(metadata.partition_columns)
+    wanted = {*_statistics(columns, partitions, settings), *key, version}
+    return FileLayout(
+        columns=columns,
+        partitions=partitions,
+        key=tuple(key),
+        version=version,
+        deleted=deleted,
+        statistics=tuple(
+            each.name for each in columns if each.name in wanted and each.name not in partitions
+        ),
+        null_key=null_key,
+        deletion_vectors=settings.get("delta.enableDeletionVectors", "false").lower() == "true",
+        prefix_length=length if prefixed else 0,
+    )
+
+
+def _statistics(
+    columns: Sequence[FileColumn], partitions: Sequence[str], settings: Mapping[str, str]
+) -> list[str]:
+    """Names of the columns that the table's properties ask statistics of."""
+    listed = settings.get("delta.dataSkippingStatsColumns")
+    if listed is not None:
+        found = _LISTED_NAME.findall(listed)
+        return [quoted.replace("``", "`") or plain.strip() for quoted, plain in found]
+    most = int(settings.get("delta.dataSkippingNumIndexedCols", _INDEXED_COLUMNS))
+    names = [each.name for each in columns if each.name not in partitions]
+    return names if most < 0 else names[:most]
+
+
+def _column(declared: Mapping[str, Any], mapped: bool) -> FileColumn:
+    name = declared["name"]
+    notes = declared.get("metadata") or {}
+    plain = _type(declared["type"], name, mapped=False)
+    stored = _type(declared["type"], name, mapped) if mapped else plain
+    return FileColumn(
+        name=name,
+        physical=notes[_PHYSICAL] if mapped else name,
+        type=plain,
+        field_id=notes[_ID] if mapped else None,
+        nullable=declared.get("nullable", True),
+        stored=None if stored == plain else stored,
+    )
+
+
+def _type(declared: Any, column: str, mapped: bool) -> pa.DataType:
+    """The Arrow type of a column; names of struct fields as files have them where ``mapped``."""
+    if isinstance(declared, str):
+        if (found := _TYPES.get(declared)) is not None:
+            return found
+        if decimal := _DECIMAL.fullmatch(declared):
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    elif declared["type"] == "struct":
+        return pa.struct([_struct_field(each, column, mapped) for each in declared["fields"]])
+    elif declared["type"] == "array":
+        return pa.list_(_type(declared["elementType"], column, mapped))
+    elif declared["type"] == "map":
+        key, value = (_type(declared[each], column, mapped) for each in ("keyType", "valueType"))
+        return pa.map_(key, value)
+    kind = declared if isinstance(declared, str) else declared["type"]
+    raise OutputRefusedError(
+        f"column {column} of the Delta table is of type {kind}, which Tidelog can't write: drop "
+        "the column, or leave the table out of the output"
+    )
+
+
+def _struct_field(declared: Mapping[str, Any], column: str, mapped: bool) -> pa.Field:
+    notes = declared.get("metadata") or {}
+    return _field(
+        notes[_PHYSICAL] if mapped else declared["name"],
+        _type(declared["type"], column, mapped),
+        notes[_ID] if mapped else None,
+    )
+
+
+def _field(name: str, kind: pa.DataType, field_id: int | None) -> pa.Field:
+    notes = None if field_id is None else {"PARQUET:field_id": str(field_id)}
+    return pa.field(name, kind, metadata=notes)

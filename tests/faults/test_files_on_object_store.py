@@ -14,9 +14,9 @@ from tests.unit.test_files_writer import TABLE, events
 from tidelog.errors import OutcomeUnknownError, OutputBusyError, OutputRefusedError, UsageError
 from tidelog.eventlog.storage import objects
 from tidelog.eventlog.storage.objects import ObjectStorage
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
 from tidelog.outputs.files.commits import Commit, Commits
 from tidelog.outputs.files.layout import FilesLayout
-from tidelog.outputs.files.store import FileStore, open_file_store
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
 from tidelog.ports import WriteTask
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.files.commits import Commit, Commits
-from tidelog.outputs.files.store import open_file_store
 from tidelog.outputs.files.writer import Attempt, StagedFile
 from tidelog.system import failpoints
 
@@ -159,7 +159,7 @@ def test_a_commit_that_was_made_though_it_seemed_to_fail_is_recognised(
         if failing == "names" and not str(args[0]).endswith("/commits"):
             return whole(*args)
         whole(*args)
-        raise OutputError("files: no answer in time")
+        raise OutputError("no answer in time")
 
     whole = getattr(directory.store, failing)
     with monkeypatch.context() as patch:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.files.layout import FilesLayout
-from tidelog.outputs.files.store import open_file_store
 from tidelog.outputs.files.writer import Attempt, FileFormat, FilesWriter
 from tidelog.ports import SourceId, TargetTable, WriteTask
 

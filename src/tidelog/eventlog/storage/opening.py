@@ -49,15 +49,22 @@ def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
         return
     with _providing:
         known = _all_options()
-        known[str(place).rstrip("/")] = dict(options)
+        known[_key(place)] = dict(options)
         os.environ[OPTIONS_VARIABLE] = json.dumps(known)
 
 
 def options_of(url: str) -> dict[str, str]:
     """What `provide_options` was given for the place, or for the nearest one above it."""
     options = _all_options()
+    url = _key(url)
     above = [place for place in options if f"{url}/".startswith(f"{place}/")]
     return options[max(above, key=len)] if above else {}
+
+
+def _key(place: str | Path) -> str:
+    """``s3a``, as Hadoop calls it, is ``s3``."""
+    text = str(place).rstrip("/")
+    return "s3" + text.removeprefix("s3a") if text.startswith("s3a://") else text
 
 
 def _all_options() -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from tidelog.errors import OutcomeUnknownError, OutputBusyError, OvertakenError, TidelogError
-from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.files.writer import Attempt, StagedFile
 from tidelog.system import failpoints
 

@@ -40,7 +40,7 @@ def _place(section: FilesSection) -> OutputPlace:
 def _look(section: FilesSection) -> str | None:
     if not is_object_store(section.path):
         return directory_ready(section.path)
-    from tidelog.outputs.files.object_store import ObjectFileStore
+    from tidelog.outputs.base.stores.object_store import ObjectFileStore
 
     _provide_options(section)
     ObjectFileStore(section.path).names("")

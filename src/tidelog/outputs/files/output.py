@@ -17,10 +17,10 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
-from tidelog.outputs.files.store import open_file_store
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import obstore
@@ -18,7 +18,8 @@ _PART_BYTES = 8 << 20
 
 
 class ObjectFileStore:
-    """`tidelog.outputs.files.store.FileStore` on an object store. Every failure is a StorageError.
+    """`tidelog.outputs.base.stores.port.FileStore` on an object store. Every failure is a
+    StorageError.
 
     Args:
         path: URL of the prefix. Options of the store are those that
@@ -52,9 +53,9 @@ class ObjectFileStore:
     def put(self, name: str, data: bytes) -> None:
         self._storage.replace(name, data)
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        # If the answer to a put got lost, the client's next attempt finds what the first put.
-        return self._storage.put_if_absent(name, data) or self.read(name) == data
+    def put_if_absent(self, name: str, data: bytes) -> str | None:
+        tag = self._storage.replace_if(name, data, None)
+        return None if tag is None else str(tag.identity)
 
     def move(self, source: str, target: str) -> None:
         try:
@@ -72,15 +73,46 @@ class ObjectFileStore:
             return True
         return bool(self._below(name, chunk_size=1))
 
+    def tag(self, name: str) -> str | None:
+        found = self._storage.tag(name)
+        return None if found is None else str(found.identity)
+
+    def size(self, name: str) -> int:
+        with self._present(name), self._storage.failing("look at", name):
+            return int(obstore.head(self._storage.client(), name)["size"])
+
+    def open_input(self, name: str) -> Any:
+        with self._present(name):
+            return self._storage.open(name, footer=True)
+
     def read(self, name: str) -> bytes:
+        with self._present(name):
+            return self._storage.read(name)
+
+    def read_if_there(self, name: str) -> bytes | None:
         try:
             return self._storage.read(name)
         except FileNotFoundError:
-            raise StorageError(f"cannot read {self.path}/{name}: it is not there") from None
+            return None
 
-    def names(self, folder: str, suffix: str = "") -> list[str]:
-        found = (path.rpartition("/")[2] for path in self._storage.names(folder))
-        return sorted(name for name in found if name.endswith(suffix))
+    def read_range(self, name: str, start: int, size: int) -> bytes:
+        with self._present(name):
+            return self._storage.read_range(name, start, start + size, None)
+
+    def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
+        begin = f"{folder}/" if folder else ""
+        offset = begin + after if after else None
+        with self._storage.failing("list", folder):
+            if offset is None:
+                found = obstore.list_with_delimiter(self._storage.client(), folder or None)
+                paths = [meta["path"] for meta in found["objects"]]
+            else:  # what is in folders below comes too
+                parts = obstore.list(self._storage.client(), begin or None, offset=offset)
+                paths = [meta["path"] for part in parts for meta in part]
+        names = (path[len(begin) :] for path in paths)
+        return sorted(
+            name for name in names if "/" not in name and name > after and name.endswith(suffix)
+        )
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
@@ -90,6 +122,13 @@ class ObjectFileStore:
     def delete_folder(self, name: str) -> None:
         with suppress(StorageError):
             self.delete(self._below(name))
+
+    @contextmanager
+    def _present(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise StorageError(f"cannot read {self.path}/{name}: it is not there") from None
 
     def _below(self, folder: str, chunk_size: int = 1000) -> list[str]:
         """Paths of the files in ``folder`` and the folders in it; at least the first ones."""

@@ -1,0 +1,228 @@
+"""Whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
+
+On a local disk what is written is synced, and the folders that are made for it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from tidelog.errors import ConfigError, OutputError
+from tidelog.outputs.base.stores.failures import failing, reason_of
+
+
+class FileSystemStore:
+    """`tidelog.outputs.base.stores.port.FileStore` on a local disk or HDFS. Every failure is an
+    OutputError.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._opened: tuple[fs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_opened": None}
+
+    def check(self) -> None:
+        """Its link and rename replace nothing."""
+
+    def open_output(self, name: str) -> Any:
+        with self._failing(name, "created"):
+            return self._create(name)
+
+    def sync(self, names: Iterable[str]) -> None:
+        if not self._is_local:
+            return
+        for name in names:
+            with self._failing(name, "synced"):
+                _sync(self._full(name))
+
+    def make_folder(self, name: str) -> None:
+        with self._failing(name, "created"):
+            self._fs.create_dir(self._full(name), recursive=True)
+
+    def put(self, name: str, data: bytes) -> None:
+        temporary = self._write_beside(name, data)
+        with self._failing(name, "written"):
+            self._fs.move(self._full(temporary), self._full(name))
+        self.sync([_folder(name)])
+
+    def put_if_absent(self, name: str, data: bytes) -> str | None:
+        """By a hard link on a local disk, by a rename on HDFS: neither replaces a file there."""
+        temporary = self._write_beside(name, data)
+        try:
+            if self._is_local:
+                with self._failing(name, "created", FileExistsError):
+                    os.link(self._full(temporary), self._full(name))
+            else:
+                try:
+                    self._fs.move(self._full(temporary), self._full(name))
+                except OSError as error:
+                    if self.exists(name):
+                        raise FileExistsError from error
+                    raise
+        except FileExistsError:
+            # A network's file system may report the second try of a link that it has made.
+            if self.read_if_there(name) != data:
+                return None
+        finally:
+            with suppress(OSError):
+                self._fs.delete_file(self._full(temporary))
+        self.sync([_folder(name)])
+        return self.tag(name)
+
+    def move(self, source: str, target: str) -> None:
+        with self._failing(target, "moved into place"):
+            try:
+                if self._is_local:
+                    Path(self._full(source)).replace(self._full(target))
+                else:
+                    self._fs.move(self._full(source), self._full(target))
+            except OSError:
+                if self.exists(source) or not self.exists(target):
+                    raise
+
+    def exists(self, name: str) -> bool:
+        return bool(self._info(name).type != fs.FileType.NotFound)
+
+    def tag(self, name: str) -> str | None:
+        """Of size, time and, on a local disk, inode."""
+        if not self._is_local:
+            info = self._info(name)
+            if info.type == fs.FileType.NotFound:
+                return None
+            return f"{info.size}-{info.mtime_ns}"
+        try:
+            with self._failing(name, "looked for", FileNotFoundError, NotADirectoryError):
+                found = Path(self._full(name)).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ino}"
+
+    def size(self, name: str) -> int:
+        info = self._info(name)
+        if info.type == fs.FileType.NotFound:
+            raise OutputError(f"{self._shown(name)} can't be read: it is not there")
+        return int(info.size)
+
+    def open_input(self, name: str) -> Any:
+        with self._failing(name, "read"):
+            return self._fs.open_input_file(self._full(name))
+
+    def read(self, name: str) -> bytes:
+        with self._failing(name, "read"):
+            return self._whole(name)
+
+    def read_if_there(self, name: str) -> bytes | None:
+        try:
+            with self._failing(name, "read", FileNotFoundError, NotADirectoryError):
+                return self._whole(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read_range(self, name: str, start: int, size: int) -> bytes:
+        with self._failing(name, "read"), self._fs.open_input_file(self._full(name)) as file:
+            file.seek(start)
+            return bytes(file.read(size))
+
+    def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
+        selector = fs.FileSelector(self._full(folder), allow_not_found=True)
+        with self._failing(folder, "listed"):
+            found = (each.base_name for each in self._fs.get_file_info(selector))
+        return sorted(name for name in found if name > after and name.endswith(suffix))
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(OSError):
+                self._fs.delete_file(self._full(name))
+
+    def delete_folder(self, name: str) -> None:
+        with suppress(OSError):
+            self._fs.delete_dir(self._full(name))
+
+    # ------------------------------------------------------------------
+
+    @property
+    def _fs(self) -> fs.FileSystem:
+        return self._open()[0]
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._fs, fs.LocalFileSystem)
+
+    def _full(self, name: str) -> str:
+        root = self._open()[1]
+        return f"{root}/{name}" if name else root
+
+    def _shown(self, name: str) -> str:
+        return f"{self.path}/{name}" if name else self.path
+
+    def _open(self) -> tuple[fs.FileSystem, str]:
+        if self._opened is None:
+            try:
+                found, root = fs.FileSystem.from_uri(self.path)
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"{self.path}: {error}") from None
+            except OSError as error:
+                raise OutputError(f"{self.path} can't be reached: {reason_of(error)}") from None
+            self._opened = found, root.rstrip("/")
+        return self._opened
+
+    @contextmanager
+    def _failing(self, name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
+        with failing(self._shown(name), what, *passed):
+            yield
+
+    def _info(self, name: str) -> fs.FileInfo:
+        with self._failing(name, "looked for"):
+            return self._fs.get_file_info(self._full(name))
+
+    def _whole(self, name: str) -> bytes:
+        with self._fs.open_input_stream(self._full(name)) as file:
+            return bytes(file.read())
+
+    def _write_beside(self, name: str, data: bytes) -> str:
+        """The name of a new file in the same folder, which those who list it pass over."""
+        folder, _, last = name.rpartition("/")
+        temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
+        with self._failing(name, "written"), self._create(temporary) as file:
+            file.write(data)
+        self.sync([temporary])
+        return temporary
+
+    def _create(self, name: str) -> Any:
+        try:
+            return self._fs.open_output_stream(self._full(name))
+        except FileNotFoundError:
+            self._make_folders(_folder(name))
+            return self._fs.open_output_stream(self._full(name))
+
+    def _make_folders(self, name: str) -> None:
+        """Those that are missing, each durably in the one above it."""
+        if not self._is_local:
+            self._fs.create_dir(self._full(name), recursive=True)
+            return
+        folder = Path(self._full(name))
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _sync(str(made.parent))
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]

@@ -1,0 +1,99 @@
+"""What outputs ask of the store of their files, on a local disk and on an object store."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tests.support.s3 import S3Server
+
+from tidelog.errors import TidelogError
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
+
+_numbers = count(1)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "lake")
+    return str(request.getfixturevalue("s3").url(f"files-{next(_numbers)}"))
+
+
+@pytest.fixture
+def store(place: str) -> FileStore:
+    return open_file_store(place)
+
+
+def test_what_writes_a_file_makes_its_folder(store: FileStore) -> None:
+    with store.open_output("a/b/x") as file:
+        file.write(b"1")
+    store.sync(["a/b/x", "a/b"])
+    store.put("c/d/y", b"2")
+    assert store.put_if_absent("e/f/z", b"3")
+    assert [store.read(name) for name in ("a/b/x", "c/d/y", "e/f/z")] == [b"1", b"2", b"3"]
+    assert store.names("c/d") == ["y"]
+
+
+def test_a_name_is_taken_once(store: FileStore) -> None:
+    tag = store.put_if_absent("log/1", b"first")
+    assert tag is not None
+    assert store.put_if_absent("log/1", b"second") is None
+    assert store.put_if_absent("log/1", b"first") == tag  # as after an answer that got lost
+    assert store.read("log/1") == b"first"
+    assert store.names("log") == ["1"]
+
+
+def test_a_tag_changes_with_the_file(store: FileStore) -> None:
+    tag = store.put_if_absent("x", b"1")
+    assert store.tag("x") == tag
+    store.put("x", b"2")
+    assert store.tag("x") not in (tag, None)
+    assert store.tag("y") is None
+
+
+def test_what_is_not_there_is_named(store: FileStore) -> None:
+    assert store.read_if_there("a/b") is None
+    assert store.names("a") == []
+    assert not store.exists("a")
+    for read in (store.read, store.open_input, store.size, lambda n: store.read_range(n, 0, 1)):
+        with pytest.raises(TidelogError, match=f"{store.path}/a/b"):
+            read("a/b")
+
+
+def test_names_behind_another_one(store: FileStore) -> None:
+    for name in ("log/2.json", "log/3.json", "log/3.crc", "log/_last", "log/_below/4.json"):
+        store.put(name, b"1")
+    assert store.names("log", ".json") == ["2.json", "3.json"]
+    assert store.names("log", ".json", after="2.json") == ["3.json"]
+    files = [name for name in store.names("log", after="2.json") if name != "_below"]
+    assert files == ["3.crc", "3.json", "_last"]
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_parts_of_a_file_are_read(store: FileStore, size: int) -> None:
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    store.put("x", data)
+    assert store.size("x") == size
+    assert store.read_range("x", 3, 4) == data[3:7]
+    assert store.read_range("x", size - 2, 100) == data[-2:]
+    with store.open_input("x") as file:
+        file.seek(5)
+        assert file.read(3) == data[5:8]
+        assert file.size() == size
+
+
+def test_a_store_goes_to_another_process_without_its_options(store: FileStore, place: str) -> None:
+    store.put("x", b"1")
+    sent = pickle.dumps(store)
+    assert b"secret" not in sent
+    assert pickle.loads(sent).read("x") == b"1"
+
+
+@pytest.mark.integration
+def test_s3_and_s3a_are_one_place(s3: S3Server) -> None:
+    place = s3.url(f"files-{next(_numbers)}")
+    open_file_store(place).put("x", b"1")
+    assert open_file_store("s3a" + place.removeprefix("s3")).read("x") == b"1"

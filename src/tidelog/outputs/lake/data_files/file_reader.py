@@ -1,0 +1,134 @@
+"""Reads rows of data files, by the table's names and types, whatever columns a file has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.errors import OutputError
+from tidelog.model.log_places import is_object_store
+from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.partition_values import partition_value
+from tidelog.outputs.lake.data_files.stored_types import from_file
+from tidelog.outputs.lake.delta_log.actions import DataFile
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class DataFileReader:
+    """Reads files of a table at ``store``."""
+
+    def __init__(self, store: FileStore, layout: FileLayout) -> None:
+        self._store = store
+        self._layout = layout
+
+    def read(
+        self,
+        file: DataFile,
+        columns: Sequence[str] | None = None,
+        rows: np.ndarray | None = None,
+    ) -> pa.Table:
+        """Rows by the table's names and types: a column that the file lacks is null, a narrower
+        type is widened, values of the partition are columns.
+
+        Args:
+            file: of the table.
+            columns: names; None: all.
+            rows: int64[n], numbers of rows in the file, which come in this order; None: all rows
+                of the file, also those that its deletion vector marks.
+
+        Raises:
+            OutputError, StorageError: the file can't be read.
+        """
+        names = self._layout.schema.names if columns is None else columns
+        wanted = [self._layout.column(name) for name in names]
+        stored = [each.physical for each in wanted if each.name not in self._layout.partitions]
+        with self._open(file) as parquet:
+            if rows is None:
+                found = parquet.read(stored, use_threads=False)
+                count = parquet.metadata.num_rows
+            else:
+                found = _read_rows(parquet, stored, rows)
+                count = len(rows)
+        return pa.Table.from_arrays(
+            [self._values(file, each, found, count) for each in wanted],
+            schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
+        )
+
+    def row_count(self, file: DataFile) -> int:
+        """Rows of the file, also those that its vector marks, as the file itself says."""
+        with self._open(file) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    def deleted_rows(self, file: DataFile) -> np.ndarray:
+        """int64[n]: sorted numbers of the rows that the file's vector marks."""
+        vector = file.deletion_vector
+        if vector is None:
+            return np.zeros(0, np.int64)
+        vectors = import_module("tidelog.outputs.lake.delta_log.deletion_vectors")
+        found: np.ndarray = vectors.read_rows(self._store, vector)
+        return found
+
+    @contextmanager
+    def _open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
+        store, name = located(self._store, file.path)
+        try:
+            with (
+                failing(f"{store.path}/{name}", "read"),
+                store.open_input(name) as source,
+                pq.ParquetFile(
+                    source,
+                    coerce_int96_timestamp_unit="us",  # as Spark writes them
+                    pre_buffer=is_object_store(store.path),  # few large requests
+                ) as parquet,
+            ):
+                yield parquet
+        except pa.ArrowInvalid as error:
+            raise OutputError(
+                f"{store.path}/{name} can't be read as Parquet ({str(error).splitlines()[0]}): "
+                "RESTORE the table to a version without it, or dump it anew"
+            ) from None
+
+    def _values(
+        self, file: DataFile, column: FileColumn, found: pa.Table, count: int
+    ) -> pa.ChunkedArray:
+        if column.name in self._layout.partitions:
+            value = partition_value(file.partition_values.get(column.physical), column.type)
+            return pa.chunked_array([pa.repeat(value, count)])
+        at = found.schema.get_field_index(column.physical)
+        if at < 0:
+            return pa.chunked_array([pa.nulls(count, column.type)])
+        return from_file(found.column(at), column)
+
+
+def located(store: FileStore, path: str) -> tuple[FileStore, str]:
+    """The store and the name in it of what a table's log has as ``path``: below the table, or, in
+    a shallow clone, an absolute URL.
+    """
+    name = unquote(path)
+    if not _URL.match(name):
+        return store, name
+    folder, _, last = name.rpartition("/")
+    return open_file_store(re.sub(r"^file:/+", "file:///", folder)), last
+
+
+def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
+    """Reads the row groups that hold ``rows``, and no others."""
+    metadata = parquet.metadata
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    group_of = np.searchsorted(starts, rows, side="right") - 1
+    groups = np.unique(group_of)
+    found = parquet.read_row_groups(groups.tolist(), columns, use_threads=False)
+    first = np.zeros(len(sizes), np.int64)  # of each group, in what was read
+    first[groups] = np.concatenate([[0], np.cumsum(np.asarray(sizes)[groups])])[:-1]
+    return found.take(pa.array(rows - starts[group_of] + first[group_of]))

@@ -1,0 +1,207 @@
+"""HOT PATH. Writes rows to new data files of a table."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.partition_values import (
+    partition_folder,
+    partition_texts,
+    path_of,
+)
+from tidelog.outputs.lake.data_files.statistics import file_statistics
+from tidelog.outputs.lake.data_files.stored_types import to_file
+from tidelog.outputs.lake.delta_log.actions import DataFile
+
+_MOST_BYTES = 1 << 30  # of a file's rows in memory
+_GROUP_ROWS = 128 << 10
+_GROUP_BYTES = 128 << 20  # of a row group's rows in memory
+_SAMPLE = 20_000  # rows that show whether values repeat
+_ALPHANUMERIC = string.ascii_letters + string.digits
+
+_Partition = Mapping[str, str | None]
+
+
+class ParquetFileWriter:
+    """Writes files of a table. Used by one thread at a time.
+
+    Args:
+        store: at the table's place.
+        layout: of its files.
+        max_rows: of a file.
+        cache: gets the key indexes of the files.
+    """
+
+    def __init__(
+        self,
+        store: FileStore,
+        layout: FileLayout,
+        *,
+        max_rows: int = 2_000_000,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._max_rows = max_rows
+        self._number = 0
+
+    def write(self, rows: pa.Table, *, sorted_by_key: bool = False) -> list[DataFile]:
+        """Write ``rows`` to as many files as they need; those are durable then.
+
+        Args:
+            rows: with all columns of the layout's schema, in any order.
+            sorted_by_key: the rows of each partition are in the order of the key already.
+
+        Raises:
+            OutputRefusedError: a value is null where its column can't be, or can't be in a
+                partition.
+            OutputError, StorageError: a file can't be written. None is left.
+        """
+        rows = self._conformed(rows)
+        names: list[str] = []
+        found = []
+        try:
+            for partition, part in self._partitions(rows, sorted_by_key):
+                for piece in self._pieces(part):
+                    names.append(self._new_name(partition))
+                    found.append(self._write(names[-1], partition, piece))
+            self._store.sync([*names, *{name.rpartition("/")[0] for name in names}])
+        except BaseException:
+            self._store.delete(names)
+            raise
+        return found
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        schema = self._layout.schema
+        rows = rows.select(schema.names)
+        if not rows.schema.equals(schema):
+            rows = rows.cast(schema)
+        for column in self._layout.columns:
+            if not column.nullable and rows[column.name].null_count:
+                raise OutputRefusedError(
+                    f"column {column.name} of the table is NOT NULL, and a row has no value of "
+                    f"it: ALTER TABLE … ALTER COLUMN {column.name} DROP NOT NULL"
+                )
+        return rows.combine_chunks()
+
+    def _partitions(
+        self, rows: pa.Table, sorted_by_key: bool
+    ) -> Iterator[tuple[_Partition, pa.Table]]:
+        """Rows by partition, each in the order of the key."""
+        columns = [self._layout.column(name) for name in self._layout.partitions]
+        if not rows.num_rows:
+            return
+        if not columns:
+            yield {}, rows if sorted_by_key else _sorted(rows, self._layout.key)
+            return
+        codes = np.zeros(rows.num_rows, np.int64)
+        for column in columns:
+            values = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
+            codes = codes * len(values.dictionary) + np.asarray(values.indices)
+            codes = np.unique(codes, return_inverse=True)[1]
+        starts = [0, *np.cumsum(np.bincount(codes)).tolist()]
+        rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+        for start, end in pairwise(starts):
+            part = rows.slice(start, end - start)
+            one = part.slice(0, 1)
+            yield (
+                {
+                    column.physical: partition_texts(
+                        one[column.name].combine_chunks(), column.name
+                    )[0]
+                    for column in columns
+                },
+                part if sorted_by_key else _sorted(part, self._layout.key),
+            )
+
+    def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Rows by file, as many for each."""
+        most = min(self._max_rows, max(1, _MOST_BYTES // _row_bytes(rows)))
+        count = -(-rows.num_rows // most)
+        size = -(-rows.num_rows // count)
+        for start in range(0, rows.num_rows, size):
+            yield rows.slice(start, size)
+
+    def _new_name(self, partition: _Partition) -> str:
+        name = f"part-{self._number:05d}-{uuid.uuid4()}.c000.zstd.parquet"
+        self._number += 1
+        physical = [self._layout.column(each).physical for each in self._layout.partitions]
+        length = self._layout.prefix_length
+        folder = None if length else partition_folder(partition, physical)
+        if folder is None:
+            folder = "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length or 2))
+        return f"{folder}/{name}" if folder else name
+
+    def _write(self, name: str, partition: _Partition, rows: pa.Table) -> DataFile:
+        columns = self._layout.in_files
+        table = pa.Table.from_arrays(
+            [to_file(rows[each.name], each) for each in columns],
+            schema=pa.schema([each.file_field for each in columns]),
+        )
+        with self._store.open_output(name) as sink, failing(name, "written"):
+            with pq.ParquetWriter(
+                sink,
+                table.schema,
+                compression="zstd",
+                use_dictionary=_repeating(table),
+                write_statistics=self._group_statistics(),
+                store_schema=False,
+                store_decimal_as_integer=True,
+            ) as writer:
+                group = min(_GROUP_ROWS, max(1, _GROUP_BYTES // _row_bytes(table)))
+                writer.write_table(table, row_group_size=group)
+            size = sink.tell()
+        return DataFile(
+            path_of(name),
+            dict(partition),
+            size,
+            int(time.time() * 1000),
+            file_statistics(rows, self._layout),
+        )
+
+    def _group_statistics(self) -> list[str]:
+        """Floats have none: those of Parquet pass over NaN, which to Spark is above all else."""
+        columns = map(self._layout.column, self._layout.statistics)
+        return [each.physical for each in columns if not pa.types.is_floating(each.type)]
+
+
+def _row_bytes(rows: pa.Table) -> int:
+    return int(max(1, rows.nbytes // max(1, rows.num_rows)))
+
+
+def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    if not key:
+        return rows
+    if len(key) == 1 and pa.types.is_integer(rows.schema.field(key[0]).type):
+        values = rows[key[0]]
+        if not values.null_count:
+            whole = values.to_numpy()
+            if (whole[:-1] <= whole[1:]).all():
+                return rows
+            return rows.take(pa.array(np.argsort(whole)))
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key])
+    return rows.take(order)
+
+
+def _repeating(table: pa.Table) -> list[str]:
+    """Columns of which a dictionary makes files smaller. To try one for each costs much."""
+    head = table.slice(0, _SAMPLE)
+    return [
+        each.name
+        for each in table.schema
+        if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
+        if pc.count_distinct(head[each.name]).as_py() * 2 < head.num_rows
+    ]

@@ -1,0 +1,36 @@
+"""From a table's types to those of its files, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.outputs.lake.data_files.layout import FileColumn
+
+
+def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
+    """Values of the column with the names that files have for the fields in it."""
+    return values if column.stored is None else _renamed(values, column.stored)
+
+
+def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
+    """Values as a file has them, narrower perhaps, as values of the column."""
+    stored = column.stored or column.type
+    if not values.type.equals(stored):
+        values = values.cast(stored)
+    return values if column.stored is None else _renamed(values, column.type)
+
+
+def _renamed(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(_Renamed(each, kind)) for each in values.chunks], kind)
+
+
+class _Renamed:
+    """An array as one of another type that is the same in memory (Arrow PyCapsule interface)."""
+
+    def __init__(self, values: pa.Array, kind: pa.DataType) -> None:
+        self._values, self._kind = values, kind
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
+        return self._kind.__arrow_c_schema__(), self._values.__arrow_c_array__()[1]

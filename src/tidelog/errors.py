@@ -41,6 +41,7 @@
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
      ├── OutputError           a destination refused                                retry
      │    ├── OutputBusyError    another writer or a busy host is in the way         retry
+     │    │    └── ConflictError  another writer's commit took the number            retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
@@ -276,6 +277,12 @@ class OutputError(TidelogError):
 
 class OutputBusyError(OutputError):
     """Another writer of the destination, or a busy host, is in the way: it soon passes."""
+
+
+class ConflictError(OutputBusyError):
+    """Another writer committed to a table since it was read; of ours nothing is there. Read what
+    the other one did, and settle the batch anew.
+    """
 
 
 class OutputRefusedError(OutputError):

@@ -53,7 +53,7 @@ class ClusterBusyError(OutputError):
     """The cluster has no room for the request now."""
 
 
-class ConflictError(OutputError):
+class VersionConflictError(OutputError):
     """Another client has meanwhile changed what the request would change."""
 
 
@@ -108,7 +108,7 @@ class Cluster:
     ) -> Any:
         """The answer's JSON. With ``absent``, None where there is no such thing (404).
 
-        Raises TooLargeError, BusyError, ConflictError, OutputError (try again) or
+        Raises TooLargeError, BusyError, VersionConflictError, OutputError (try again) or
         OutputRefusedError.
         """
         try:
@@ -152,7 +152,7 @@ class Cluster:
             if status in BUSY:
                 raise ClusterBusyError(text) from None
             if status == 409:
-                raise ConflictError(text) from None
+                raise VersionConflictError(text) from None
             if isinstance(status, int) and 400 <= status < 500 and status != 404:
                 raise OutputRefusedError(text) from None
             raise OutputError(text) from None

@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.opensearch.client import Cluster, ClusterBusyError, ConflictError, path, reason
+from tidelog.outputs.opensearch.client import (
+    Cluster,
+    ClusterBusyError,
+    VersionConflictError,
+    path,
+    reason,
+)
 from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
 from tidelog.outputs.opensearch.joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
 from tidelog.outputs.opensearch.writer import Index
@@ -109,7 +115,7 @@ class Indices:
                 where = path(self._behind[alias], "_doc", NOTES_ID)
                 self._cluster.request("PUT", where, body, params=place)
                 return wanted
-            except ConflictError:
+            except VersionConflictError:
                 continue
             except ClusterBusyError:  # the index that another output has just made is not ready yet
                 if number + 1 == _NOTE_TRIES:

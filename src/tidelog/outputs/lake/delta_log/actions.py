@@ -5,9 +5,14 @@ Field names and meanings: Delta protocol, "Actions" (github.com/delta-io/delta, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+FEATURES_READER: Final = 3
+FEATURES_WRITER: Final = 7
+"""Versions of the protocol that list features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,112 @@ class DataFile:
     tags: Mapping[str, str] | None = None
     clustering_provider: str | None = None
 
+    @classmethod
+    def parse(cls, action: Mapping[str, Any]) -> DataFile:
+        """From the object ``add`` of a commit."""
+        vector = action.get("deletionVector")
+        return cls(
+            action["path"],
+            action.get("partitionValues") or {},
+            int(action["size"]),
+            int(action.get("modificationTime") or 0),
+            action.get("stats"),
+            None if vector is None else DeletionVector.parse(vector),
+            action.get("tags"),
+            action.get("clusteringProvider"),
+        )
+
     @property
     def unique_id(self) -> tuple[str, str | None]:
         """The protocol's primary key of a logical file: path and deletion vector."""
         vector = self.deletion_vector
         return self.path, None if vector is None else vector.unique_id
+
+
+@dataclass(frozen=True)
+class TableProtocol:
+    """What readers and writers of a table must know (protocol: "Protocol Evolution").
+
+    Features are listed from reader version 3 and writer version 7 on.
+    """
+
+    min_reader_version: int = 1
+    min_writer_version: int = 2
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, action: Mapping[str, Any]) -> TableProtocol:
+        """From the object ``protocol`` of an action."""
+        return cls(
+            int(action["minReaderVersion"]),
+            int(action["minWriterVersion"]),
+            frozenset(action.get("readerFeatures") or ()),
+            frozenset(action.get("writerFeatures") or ()),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``protocol`` of an action."""
+        found: dict[str, Any] = {
+            "minReaderVersion": self.min_reader_version,
+            "minWriterVersion": self.min_writer_version,
+        }
+        if self.min_reader_version >= FEATURES_READER:
+            found["readerFeatures"] = sorted(self.reader_features)
+        if self.min_writer_version >= FEATURES_WRITER:
+            found["writerFeatures"] = sorted(self.writer_features)
+        return found
+
+
+@dataclass(frozen=True)
+class TableMetadata:
+    """What a table is (protocol: "Change Metadata").
+
+    Attributes:
+        id: a UUID; it stays as long as the table does.
+        schema: ``schemaString``, parsed.
+        partition_columns: their names, not the physical ones.
+        configuration: the table's properties.
+        created_time_ms: since 1970, UTC.
+        format: how data files are encoded.
+    """
+
+    id: str
+    schema: Mapping[str, Any]
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    created_time_ms: int | None = None
+    format: str = "parquet"
+
+    @classmethod
+    def parse(cls, action: Mapping[str, Any]) -> TableMetadata:
+        """From the object ``metaData`` of an action."""
+        created = action.get("createdTime")
+        return cls(
+            action["id"],
+            json.loads(action["schemaString"]),
+            tuple(action.get("partitionColumns") or ()),
+            dict(action.get("configuration") or {}),
+            action.get("name"),
+            action.get("description"),
+            None if created is None else int(created),
+            (action.get("format") or {}).get("provider") or "parquet",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``metaData`` of an action."""
+        known = {
+            "name": self.name,
+            "description": self.description,
+            "createdTime": self.created_time_ms,
+        }
+        return {
+            "id": self.id,
+            "format": {"provider": self.format, "options": {}},
+            "schemaString": json.dumps(self.schema, ensure_ascii=False, separators=(",", ":")),
+            "partitionColumns": list(self.partition_columns),
+            "configuration": dict(self.configuration),
+            **{name: value for name, value in known.items() if value is not None},
+        }

@@ -1,0 +1,205 @@
+"""What a table was at a checkpoint: classic, multi-part and UUID-named ones, with their sidecars
+(Delta protocol, "Checkpoints" and "Checkpoint Schema").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.log_files import FOLDER, SIDECARS, CheckpointFiles
+
+_FEW: Final = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
+"""Actions that a table has few of."""
+_OF_FILES: Final = (
+    "path", "partitionValues", "size", "modificationTime", "stats", "deletionVector", "tags",
+    "clusteringProvider",
+)  # fmt: skip
+
+
+@dataclass
+class Checkpoint:
+    """Actions of a checkpoint but for tombstones.
+
+    Attributes:
+        actions: ``protocol``, ``metaData``, ``txn`` and ``domainMetadata``, as in a commit.
+        files: those that are alive.
+        sidecars: names of the files, below the table, that hold its ``add`` and ``remove``; empty:
+            the checkpoint holds them itself.
+    """
+
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    sidecars: list[str] = field(default_factory=list)
+
+
+def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
+    """Raises OutputRefusedError for one that can't be understood."""
+    checkpoint = Checkpoint()
+    for name in found.names:
+        _read(store, f"{FOLDER}/{name}", checkpoint)
+    for name in checkpoint.sidecars:
+        _read(store, name, checkpoint)
+    return checkpoint
+
+
+def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
+    """Struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
+    arrays = []
+    own = [f"{FOLDER}/{name}" for name in found.names]
+    for name in [*own, *read_checkpoint(store, found).sidecars]:
+        if name.endswith(".json"):
+            lines = [each["remove"] for each in _lines(store, name) if "remove" in each]
+            arrays.append(pa.array(lines) if lines else pa.nulls(0))
+        else:
+            with _readable(store, name) as file:
+                arrays += [_present(file, "remove")]
+    return [array for array in arrays if len(array)]
+
+
+def _read(store: FileStore, name: str, into: Checkpoint) -> None:
+    if name.endswith(".json"):
+        for action in _lines(store, name):
+            (kind, body), *_ = action.items()
+            if kind == "add":
+                into.files.append(DataFile.parse(body))
+            elif kind in _FEW:
+                _take(kind, body, into)
+        return
+    with _readable(store, name) as file:
+        for kind in _FEW:
+            for body in _present(file, kind).to_pylist(maps_as_pydicts="strict"):
+                _take(kind, _without_nulls(body), into)
+        into.files += _files(_present(file, "add", _OF_FILES))
+
+
+def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
+    if kind == "sidecar":
+        into.sidecars.append(f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}")
+    else:
+        into.actions.append({kind: body})
+
+
+def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in store.read(name).split(b"\n") if line.strip()]
+    except ValueError:
+        raise unreadable(store, name) from None
+
+
+class _readable:  # noqa: N801 - used as a function
+    """A Parquet file of the log; what is wrong with it becomes an OutputRefusedError."""
+
+    def __init__(self, store: FileStore, name: str) -> None:
+        self._store, self._name = store, name
+
+    def __enter__(self) -> pq.ParquetFile:
+        try:
+            source = self._store.open_input(self._name)
+            self._file = pq.ParquetFile(source, pre_buffer=True)
+        except pa.ArrowInvalid:
+            raise unreadable(self._store, self._name) from None
+        return self._file
+
+    def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
+        self._file.close(force=True)
+        if isinstance(error, pa.ArrowInvalid):
+            raise unreadable(self._store, self._name) from None
+
+
+def unreadable(store: FileStore, name: str) -> OutputRefusedError:
+    """A file of the log is damaged."""
+    return OutputRefusedError(
+        f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
+        "away and dump it again."
+    )
+
+
+def _present(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.Array:
+    """The actions of a kind: a struct array without NULLs, of ``fields`` if there are any."""
+    schema = file.schema_arrow
+    at = schema.get_field_index(kind)
+    if at < 0:
+        return pa.nulls(0, pa.struct([]))
+    wanted = [kind]
+    if fields:
+        there = [each.name for each in schema.field(at).type]
+        wanted = [f"{kind}.{name}" for name in fields if name in there]
+        if "stats" not in there and "stats_parsed" in there:
+            wanted.append(f"{kind}.stats_parsed")
+    chunks = file.read(columns=wanted).column(kind).chunks
+    whole = pa.concat_arrays(chunks) if chunks else pa.nulls(0, schema.field(at).type)
+    return whole.filter(whole.is_valid())
+
+
+def _files(adds: pa.Array) -> Iterator[DataFile]:
+    if not len(adds):
+        return
+    columns: dict[str, list[Any]] = {}
+    for index, each in enumerate(adds.type):
+        columns[each.name] = adds.field(index).to_pylist(maps_as_pydicts="strict")
+    stats = columns.get("stats")
+    if stats is None:
+        parsed = columns.get("stats_parsed") or [None] * len(adds)
+        stats = [None if each is None else stats_text(each) for each in parsed]
+    none: list[Any] = [None] * len(adds)
+    for path, values, size, time, text, vector, tags, provider in zip(
+        columns["path"],
+        columns["partitionValues"],
+        columns["size"],
+        columns["modificationTime"],
+        stats,
+        columns.get("deletionVector", none),
+        columns.get("tags", none),
+        columns.get("clusteringProvider", none),
+        strict=True,
+    ):
+        yield DataFile.parse(
+            {
+                "path": path,
+                "partitionValues": values,
+                "size": size,
+                "modificationTime": time,
+                "stats": text,
+                "deletionVector": vector,
+                "tags": tags,
+                "clusteringProvider": provider,
+            }
+        )
+
+
+def stats_text(parsed: Mapping[str, Any]) -> str:
+    """Statistics of a file as the JSON text of a commit, from their columns in a checkpoint."""
+    return json.dumps(
+        _without_nulls(parsed), ensure_ascii=False, separators=(",", ":"), default=_json_value
+    )
+
+
+def _json_value(value: Any) -> Any:
+    """Protocol, "Per-file Statistics": times in milliseconds, decimals as numbers."""
+    if isinstance(value, datetime):
+        at = value.astimezone(UTC) if value.tzinfo else value
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"no statistics of type {type(value).__name__}")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A missing field and NULL mean the same in actions, but for values of maps."""
+    if isinstance(value, Mapping):
+        return {k: _without_nulls(each) for k, each in value.items() if each is not None}
+    return value

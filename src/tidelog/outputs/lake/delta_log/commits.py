@@ -1,0 +1,115 @@
+"""A commit: one file, created if no other has its number (Delta protocol, "Delta Log Entries")."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.errors import ConflictError, TidelogError
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.delta_log.log_files import commit_name
+from tidelog.outputs.lake.delta_log.table_state import IN_COMMIT_TIMESTAMPS, TableState
+from tidelog.system import failpoints
+from tidelog.system.version import __version__
+
+ENGINE: Final = f"Tidelog/{__version__}"
+
+
+class CommitWriter:
+    """Writes commits of one table.
+
+    Args:
+        store: the table's.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+
+    def commit(
+        self,
+        state: TableState,
+        actions: Sequence[Mapping[str, Any]],
+        *,
+        operation: str,
+        parameters: Mapping[str, str],
+        note: str | None,
+        blind_append: bool = False,
+    ) -> int:
+        """The version behind that of ``state``, which has it then.
+
+        Args:
+            state: what ``actions`` were settled on.
+            actions: as in `tidelog.outputs.lake.delta_log.table_actions`.
+            operation: as DESCRIBE HISTORY shows it.
+            parameters: of the operation; values are texts, or JSON texts where they are none.
+            note: ``userMetadata`` of the commit.
+            blind_append: nothing was read for it, and it only adds rows.
+
+        Raises:
+            ConflictError: another writer has taken the number; nothing of ours is there.
+            TidelogError: the store failed. If it is an OutcomeUnknownError, the commit may still
+                happen: refresh the state, and see whether its transaction is there.
+        """
+        version = state.version + 1
+        info = _info(state, actions, operation, parameters, note, blind_append=blind_append)
+        lines = [{"commitInfo": info}, *actions]
+        data = "".join(
+            f"{json.dumps(line, ensure_ascii=False, separators=(',', ':'))}\n" for line in lines
+        ).encode()
+        name = commit_name(version)
+        failpoints.hit("delta.commit.before")
+        try:
+            tag = self._store.put_if_absent(name, data)
+        except TidelogError:
+            # The answer may be lost, and not the commit.
+            found = self._store.read_if_there(name)
+            if found is None:
+                raise
+            tag = self._store.tag(name) if found == data else None
+        if tag is None:
+            raise ConflictError(
+                f"{self._store.path}: another writer committed version {version} meanwhile"
+            )
+        failpoints.hit("delta.commit.after")
+        state.apply(version, lines, tag)
+        return version
+
+
+def _info(
+    state: TableState,
+    actions: Sequence[Mapping[str, Any]],
+    operation: str,
+    parameters: Mapping[str, str],
+    note: str | None,
+    *,
+    blind_append: bool,
+) -> dict[str, Any]:
+    now = time.time_ns() // 1_000_000
+    info: dict[str, Any] = {}
+    if _has_exact_times(state, actions):
+        now = max(now, state.timestamp_ms + 1)
+        info["inCommitTimestamp"] = now
+    info |= {"timestamp": now, "operation": operation, "operationParameters": dict(parameters)}
+    if state.version >= 0:
+        info["readVersion"] = state.version
+    info |= {
+        "isolationLevel": "Serializable",
+        "isBlindAppend": blind_append,
+        "engineInfo": ENGINE,
+        "txnId": str(uuid.uuid4()),  # no two commits have the same content
+    }
+    if note is not None:
+        info["userMetadata"] = note
+    return info
+
+
+def _has_exact_times(state: TableState, actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Does the table have in-commit timestamps, once the commit is done?"""
+    configuration = {} if state.metadata is None else state.metadata.configuration
+    for action in actions:
+        if "metaData" in action:
+            configuration = action["metaData"].get("configuration") or {}
+    return configuration.get(IN_COMMIT_TIMESTAMPS) == "true"

@@ -1,0 +1,147 @@
+"""Which rows of a data file are deleted: read, and written.
+
+Delta protocol, "Deletion Vectors" and "Deletion Vector Format".
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from array import array
+from typing import Final
+from urllib.parse import unquote
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.lake.delta_log.actions import DeletionVector
+
+_MAGIC: Final = struct.pack("<i", 1681511377)
+_FILE_VERSION: Final = b"\x01"
+_FRAME_BYTES: Final = 8  # length before a vector, checksum behind it
+_UUID_TEXT: Final = 20  # characters of a UUID in Base85
+# ZeroMQ's RFC 32, "Z85".
+_DIGITS: Final = (
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+
+
+def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
+    """int64[], sorted: numbers of the rows that are deleted.
+
+    ``store``: the table's. Raises OutputRefusedError, which names the file, for one that is damaged
+    or of another format.
+    """
+    if vector.storage == "i":
+        body = decode(vector.location)[: vector.size_bytes]
+        place = f"{store.path}: a deletion vector in the log"
+    else:
+        holder, name = _file_of(store, vector)
+        place = f"deletion vector {holder.path}/{name}"
+        start = vector.offset or 0
+        body = _unframed(
+            holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES), vector, place
+        )
+    if not body.startswith(_MAGIC):
+        raise _damaged(place, "it does not begin as one, or is of a later format")
+    try:
+        rows = np.frombuffer(BitMap64.deserialize(body[len(_MAGIC) :]).to_array(), np.uint64)
+    except ValueError:
+        raise _damaged(place, "its bitmap is no Roaring bitmap") from None
+    if len(rows) != vector.cardinality:
+        raise _damaged(place, f"it has {len(rows)} rows, the log says {vector.cardinality}")
+    return rows.astype(np.int64)
+
+
+class DeletionVectorWriter:
+    """One new file for all vectors of a task; none if there is no vector.
+
+    Args:
+        store: the table's.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._id = uuid.uuid4()
+        self._data = bytearray(_FILE_VERSION)
+
+    def add(self, rows: np.ndarray) -> DeletionVector:
+        """``rows``: int64[], sorted, distinct, at least one. The file is there after `close`."""
+        bitmap = BitMap64(array("Q", np.ascontiguousarray(rows, np.uint64).tobytes()))
+        bitmap.run_optimize()
+        body = _MAGIC + bitmap.serialize()
+        offset = len(self._data)
+        self._data += struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+        return DeletionVector("u", encode(self._id.bytes), offset, len(body), len(rows))
+
+    def close(self) -> None:
+        """Write the file, durably."""
+        if len(self._data) > len(_FILE_VERSION):
+            self._store.put(_file_name(self._id), bytes(self._data))
+
+
+def encode(data: bytes) -> str:
+    """Base85 as the protocol has it; zeros fill ``data`` up to a multiple of four bytes."""
+    words = struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4))
+    return "".join(_DIGITS[word // 85**at % 85] for (word,) in words for at in (4, 3, 2, 1, 0))
+
+
+def decode(text: str) -> bytes:
+    """The bytes of a text in Base85. Raises OutputRefusedError if it is none."""
+    found = bytearray()
+    try:
+        for start in range(0, len(text), 5):
+            word = 0
+            for digit in text[start : start + 5]:
+                word = word * 85 + _VALUES[digit]
+            found += struct.pack(">I", word)
+    except (KeyError, struct.error):
+        raise OutputRefusedError(
+            f"a deletion vector of the log has the text {text[:40]!r}, which is no Base85: the log "
+            "is damaged. Restore the table to a version before it."
+        ) from None
+    return bytes(found)
+
+
+def _file_of(store: FileStore, vector: DeletionVector) -> tuple[FileStore, str]:
+    """The file's store and its name there."""
+    if vector.storage == "u":
+        prefix = vector.location[:-_UUID_TEXT]
+        name = _file_name(uuid.UUID(bytes=decode(vector.location[-_UUID_TEXT:])))
+        return store, f"{prefix}/{name}" if prefix else name
+    if vector.storage == "p":
+        folder, _, name = unquote(vector.location).rpartition("/")
+        if folder.startswith("file:/") and not folder.startswith("file://"):
+            folder = folder.removeprefix("file:")
+        return open_file_store(folder), name
+    raise OutputRefusedError(
+        f"{store.path}: a deletion vector is stored as {vector.storage!r}, which this version of "
+        "Tidelog does not know. Update Tidelog."
+    )
+
+
+def _file_name(of: uuid.UUID) -> str:
+    return f"deletion_vector_{of}.bin"
+
+
+def _unframed(data: bytes, vector: DeletionVector, place: str) -> bytes:
+    if len(data) != vector.size_bytes + _FRAME_BYTES:
+        raise _damaged(place, "the file ends before it")
+    (size,) = struct.unpack_from(">i", data)
+    if size != vector.size_bytes:
+        raise _damaged(place, f"it has {size} bytes, the log says {vector.size_bytes}")
+    body = data[4:-4]
+    if struct.unpack(">I", data[-4:]) != (zlib.crc32(body),):
+        raise _damaged(place, "its checksum is wrong")
+    return body
+
+
+def _damaged(place: str, why: str) -> OutputRefusedError:
+    return OutputRefusedError(
+        f"{place} is damaged: {why}. Restore the file, or the table to a version before it; or "
+        "move the table away and dump it again."
+    )

@@ -1,0 +1,108 @@
+"""Which tables can be written: an allow-list of the protocol's features and of what is turned on.
+
+Delta protocol, "Table Features" and "Writer Version Requirements".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.delta_log.actions import (
+    FEATURES_READER,
+    FEATURES_WRITER,
+    TableMetadata,
+    TableProtocol,
+)
+
+SUPPORTED: Final = frozenset(
+    (
+        "appendOnly",
+        "changeDataFeed",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "inCommitTimestamp-preview",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        # Older versions of the protocol bring these along: they may be listed, but not in use.
+        "allowColumnDefaults",
+        "checkConstraints",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+    )
+)
+_OF_COLUMNS: Final = {
+    "CURRENT_DEFAULT": "a default (ALTER COLUMN … DROP DEFAULT)",
+    "delta.generationExpression": "a generation expression",
+    "delta.identity.start": "IDENTITY",
+    "delta.invariants": "an invariant",
+}
+"""Metadata of a column that asks something of whoever writes rows."""
+
+
+def check_supported(protocol: TableProtocol, metadata: TableMetadata, place: str) -> None:
+    """Raises OutputRefusedError, which names the feature, for a table that we must not write.
+
+    Args:
+        protocol: the table's.
+        metadata: the table's.
+        place: of the table, for the message.
+    """
+    for what, remedy in _reasons(protocol, metadata):
+        raise OutputRefusedError(
+            f"{place} uses {what}, which Tidelog does not support. {remedy}, or move the table "
+            "away and dump it again."
+        )
+
+
+def _reasons(protocol: TableProtocol, metadata: TableMetadata) -> Iterator[tuple[str, str]]:
+    configuration = metadata.configuration
+    if (
+        protocol.min_reader_version > FEATURES_READER
+        or protocol.min_writer_version > FEATURES_WRITER
+    ):
+        yield (
+            f"protocol {protocol.min_reader_version}, {protocol.min_writer_version}",
+            "Update Tidelog",
+        )
+    for feature in sorted((protocol.reader_features | protocol.writer_features) - SUPPORTED):
+        yield f"the feature {feature}", f"Remove it (ALTER TABLE … DROP FEATURE {feature})"
+    if configuration.get("delta.appendOnly") == "true":
+        yield "delta.appendOnly", "Set the property to false"
+    mode = configuration.get("delta.columnMapping.mode", "none")
+    if mode not in ("none", "name"):
+        yield f"column mapping by {mode}", "Use column mapping by name"
+    for name in configuration:
+        if name.startswith("delta.constraints."):
+            constraint = name.removeprefix("delta.constraints.")
+            yield (
+                f"the CHECK constraint {constraint}",
+                f"Remove it (ALTER TABLE … DROP CONSTRAINT {constraint})",
+            )
+    for column, kind in _asking(metadata.schema):
+        yield f"{kind} of column {column}", "Remove it"
+    if metadata.format != "parquet":
+        yield f"data files of format {metadata.format}", "Use Parquet"
+
+
+def _asking(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Columns, and those within them, that ask something of writers: name, what."""
+    for column in schema.get("fields", ()):
+        for key in column.get("metadata") or ():
+            if key in _OF_COLUMNS:
+                yield column["name"], _OF_COLUMNS[key]
+        below: Any = column["type"]
+        while isinstance(below, Mapping) and below["type"] in ("array", "map"):
+            below = below.get("elementType", below.get("valueType"))
+        if isinstance(below, Mapping):
+            for name, kind in _asking(below):
+                yield f"{column['name']}.{name}", kind

@@ -1,0 +1,60 @@
+"""Names of the files in a table's ``_delta_log`` (Delta protocol, "File Types")."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+FOLDER: Final = "_delta_log"
+SIDECARS: Final = f"{FOLDER}/_sidecars"
+LAST_CHECKPOINT: Final = f"{FOLDER}/_last_checkpoint"
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-f-]{36}(?=\.))?\.(?:parquet|json)"
+)
+
+
+def commit_name(version: int) -> str:
+    """Of the commit's file, below the table."""
+    return f"{FOLDER}/{version:020d}.json"
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointFiles:
+    """A checkpoint: names of its files in ``_delta_log``, in order of its parts."""
+
+    version: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogListing:
+    """What is in ``_delta_log``: commits and complete checkpoints, the newest last."""
+
+    commits: list[int] = field(default_factory=list)
+    checkpoints: list[CheckpointFiles] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> LogListing:
+        commits: list[int] = []
+        whole: list[CheckpointFiles] = []
+        parts: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
+        for name in names:
+            if found := _COMMIT.fullmatch(name):
+                commits.append(int(found[1]))
+            elif found := _CHECKPOINT.fullmatch(name):
+                version = int(found["version"])
+                if found["part"] is None:
+                    whole.append(CheckpointFiles(version, (name,)))
+                else:
+                    parts[version, int(found["parts"])][int(found["part"])] = name
+        for (version, count), each in parts.items():
+            # Parts appear one by one: without all of them it is none (yet).
+            if sorted(each) == list(range(1, count + 1)):
+                whole.append(CheckpointFiles(version, tuple(each[n] for n in sorted(each))))
+        return cls(sorted(commits), sorted(whole))

@@ -1,0 +1,254 @@
+"""What a Delta table is: read from its log, and kept from one batch to the next.
+
+Delta protocol, "Action Reconciliation".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.errors import OutputRefusedError, TidelogError
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log.checkpoint_reader import read_checkpoint, unreadable
+from tidelog.outputs.lake.delta_log.log_files import (
+    FOLDER,
+    LAST_CHECKPOINT,
+    CheckpointFiles,
+    LogListing,
+    commit_name,
+)
+
+IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
+_TRIES: Final = 3  # of reading a log that others clean up meanwhile
+_INFOS: Final = 100  # commits whose commitInfo is kept
+
+
+class TableState:
+    """A table as of its newest commit that was read. Used by one thread; reads nothing before
+    `refresh`.
+
+    Args:
+        store: the table's.
+
+    Attributes:
+        version: of the newest commit; -1: there is no table.
+        timestamp_ms: of that commit, since 1970, UTC.
+        protocol: None: there is no table.
+        metadata: the same.
+        files: those that are alive, by path.
+        transactions: by application, how far it has written.
+        domains: by name, the JSON text of their configuration.
+        checkpoint: the newest one that is known; None: all is from commits.
+        removed: ``remove`` objects of the commits behind that checkpoint.
+    """
+
+    version: int
+    timestamp_ms: int
+    protocol: TableProtocol | None
+    metadata: TableMetadata | None
+    files: dict[str, DataFile]
+    transactions: dict[str, int]
+    domains: dict[str, str]
+    checkpoint: CheckpointFiles | None
+    removed: list[Mapping[str, Any]]
+    _own: tuple[int, str] | None  # our newest commit and its tag
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._infos: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._forget()
+
+    def refresh(self) -> None:
+        """Read what is new.
+
+        Raises:
+            OutputRefusedError: a commit of ours was replaced by another's; or the log is damaged.
+        """
+        if self.version >= 0:
+            own = self._own
+            self._read_on()
+            tag = self._store.tag(commit_name(self.version))
+            if own is not None:
+                self._check_own(own, tag)
+            if tag is not None:
+                return
+            # Others removed the log up to a checkpoint, or the whole table.
+        self._load()
+
+    def apply(self, version: int, actions: Sequence[Mapping[str, Any]], tag: str | None) -> None:
+        """Our own commit, which need not be read; ``tag``: of its file."""
+        self._replay(version, actions)
+        self._own = None if tag is None else (version, tag)
+
+    def commit_info(self, version: int) -> dict[str, Any] | None:
+        """What the commit says of itself; None: it is gone from the log; empty: nothing."""
+        found = self._infos.get(version)
+        if found is None:
+            actions = self._commit(version)
+            if actions is None:
+                return None
+            found = self._infos[version] = _info_of(actions)
+        return found
+
+    def checkpointed(self, checkpoint: CheckpointFiles) -> None:
+        """The table as it is now is in the checkpoint, which was just written."""
+        self.checkpoint, self.removed = checkpoint, []
+
+    # ------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self.version, self.timestamp_ms = -1, 0
+        self.protocol = self.metadata = None
+        self.files, self.transactions, self.domains = {}, {}, {}
+        self.checkpoint, self.removed = None, []
+        self._infos.clear()
+        self._own = None
+
+    def _read_on(self) -> None:
+        while (actions := self._commit(self.version + 1)) is not None:
+            self._replay(self.version + 1, actions)
+
+    def _check_own(self, own: tuple[int, str], newest: str | None) -> None:
+        version, expected = own
+        tag = newest if version == self.version else self._store.tag(commit_name(version))
+        if tag in (expected, None):  # gone: others cleaned the log up
+            return
+        raise OutputRefusedError(
+            f"{self._store.path}: version {version}, which this pipeline committed, was replaced "
+            "by another writer's commit, and its rows are lost. A writer without put-if-absent "
+            "does that, such as Spark's default log store for s3a: give its session the log store "
+            "that docs/outputs/delta.md names. Then move the table away and dump it again, or run "
+            "`tidelog verify --repair`."
+        )
+
+    def _load(self) -> None:
+        """From the newest checkpoint that can be read."""
+        for attempt in range(_TRIES):
+            self._forget()
+            found = self._listed(hinted=attempt == 0)
+            try:
+                if self._load_from(found):
+                    break
+            except TidelogError:
+                # A file that was listed is gone: others clean up. Or it can't be read at all.
+                if attempt == _TRIES - 1:
+                    raise
+        else:
+            raise self._lost(f"commits are missing before version {max(found.commits, default=0)}")
+        if self.version >= 0 and (self.protocol is None or self.metadata is None):
+            raise self._lost("it has no protocol or no metadata")
+
+    def _listed(self, *, hinted: bool) -> LogListing:
+        after = ""
+        if hinted and (hint := self._store.read_if_there(LAST_CHECKPOINT)) is not None:
+            try:
+                after = f"{int(json.loads(hint)['version']):020d}"
+            except (ValueError, KeyError, TypeError):
+                after = ""  # a hint, and no more
+        found = LogListing.of(self._store.names(FOLDER, after=after))
+        if after and not found.checkpoints:
+            found = LogListing.of(self._store.names(FOLDER))
+        return found
+
+    def _load_from(self, found: LogListing) -> bool:
+        """False: what was listed has a gap."""
+        failed: OutputRefusedError | None = None
+        for newest in [*reversed(found.checkpoints), None]:
+            start = 0 if newest is None else newest.version + 1
+            commits = [version for version in found.commits if version >= start]
+            if commits != list(range(start, start + len(commits))):
+                continue
+            try:
+                return self._replay_from(newest, commits)
+            except OutputRefusedError as error:  # another checkpoint may be whole
+                failed = failed or error
+                self._forget()
+        if failed is not None:
+            raise failed
+        return False
+
+    def _replay_from(self, newest: CheckpointFiles | None, commits: Sequence[int]) -> bool:
+        if newest is not None:
+            self._take(newest)
+        for version in commits:
+            actions = self._commit(version)
+            if actions is None:
+                return False
+            self._replay(version, actions)
+        if newest is not None and not commits:
+            self._time(self.commit_info(self.version) or {})
+        return True
+
+    def _take(self, found: CheckpointFiles) -> None:
+        checkpoint = read_checkpoint(self._store, found)
+        self._replay(found.version, checkpoint.actions)
+        del self._infos[found.version]  # a checkpoint has none
+        self.files = {file.path: file for file in checkpoint.files}
+        self.checkpoint = found
+
+    def _commit(self, version: int) -> list[dict[str, Any]] | None:
+        name = commit_name(version)
+        data = self._store.read_if_there(name)
+        if data is None:
+            return None
+        try:
+            return [json.loads(line) for line in data.split(b"\n") if line.strip()]
+        except ValueError:
+            raise unreadable(self._store, name) from None
+
+    def _replay(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+        info: dict[str, Any] = {}
+        added = []
+        for action in actions:
+            if (body := action.get("add")) is not None:
+                added.append(DataFile.parse(body))
+            elif (body := action.get("remove")) is not None:
+                self._remove(body)
+            elif (body := action.get("txn")) is not None:
+                self.transactions[body["appId"]] = int(body["version"])
+            elif (body := action.get("metaData")) is not None:
+                self.metadata = TableMetadata.parse(body)
+            elif (body := action.get("protocol")) is not None:
+                self.protocol = TableProtocol.parse(body)
+            elif (body := action.get("domainMetadata")) is not None:
+                if body.get("removed"):
+                    self.domains.pop(body["domain"], None)
+                else:
+                    self.domains[body["domain"]] = body["configuration"]
+            elif (body := action.get("commitInfo")) is not None:
+                info = dict(body)
+        # Last: a commit may remove a file and add it with another deletion vector, in any order.
+        for file in added:
+            self.files[file.path] = file
+        self.version = version
+        self._infos[version] = info
+        if len(self._infos) > _INFOS:
+            self._infos.popitem(last=False)
+        self._time(info)
+
+    def _remove(self, body: Mapping[str, Any]) -> None:
+        self.removed.append(body)
+        alive = self.files.get(body["path"])
+        if alive is not None and alive.unique_id == DataFile.parse({"size": 0, **body}).unique_id:
+            del self.files[body["path"]]
+
+    def _time(self, info: Mapping[str, Any]) -> None:
+        configuration = {} if self.metadata is None else self.metadata.configuration
+        exact = configuration.get(IN_COMMIT_TIMESTAMPS) == "true"
+        self.timestamp_ms = int(
+            (info.get("inCommitTimestamp") if exact else None) or info.get("timestamp") or 0
+        )
+
+    def _lost(self, why: str) -> OutputRefusedError:
+        return OutputRefusedError(
+            f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
+            f"{FOLDER}, or move the table away and dump it again."
+        )
+
+
+def _info_of(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})

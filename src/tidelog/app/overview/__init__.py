@@ -19,7 +19,7 @@ from tidelog.app.overview.document import (
     SourceHealth,
     Table,
     TableBeingRead,
-    TableState,
+    TableCaptureState,
     Verified,
 )
 from tidelog.app.overview.outputs import consumers_of
@@ -38,7 +38,7 @@ __all__ = [
     "SourceHealth",
     "Table",
     "TableBeingRead",
-    "TableState",
+    "TableCaptureState",
     "Verified",
     "consumers_of",
     "dumping",

@@ -15,7 +15,7 @@ from tidelog.app.overview.document import (
     Severity,
     SourceHealth,
     Table,
-    TableState,
+    TableCaptureState,
     Verified,
 )
 from tidelog.model.units import brief_span, counted, format_bytes
@@ -36,9 +36,9 @@ _KINDS = {
 }
 """Problems that an answer is about: the worst tells how bad it is."""
 _SAID = {
-    TableState.REFUSED: "not captured",
-    TableState.INSERTS_ONLY: "captured in part",
-    TableState.DUMP_FAILED: "its dump failed",
+    TableCaptureState.REFUSED: "not captured",
+    TableCaptureState.INSERTS_ONLY: "captured in part",
+    TableCaptureState.DUMP_FAILED: "its dump failed",
 }
 """The worst first."""
 _DAY_S, _MINUTE_MS = 86_400.0, 60_000

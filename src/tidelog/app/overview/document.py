@@ -183,7 +183,7 @@ class Delivering:
     standby_zones: tuple[str, ...] = ()
 
 
-class TableState(StrEnum):
+class TableCaptureState(StrEnum):
     """What capture does with a table."""
 
     CAPTURED = "captured"
@@ -210,7 +210,7 @@ class Table:
     """
 
     table: str
-    state: TableState
+    state: TableCaptureState
     reason: str
     remedy: str
     records: int

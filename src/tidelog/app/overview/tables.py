@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidelog.app.overview.document import Table, TableState
+from tidelog.app.overview.document import Table, TableCaptureState
 from tidelog.app.overview.ended import dump_goes_on
 
 _DUMPED = "done"
@@ -21,7 +21,7 @@ def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
     names = {*(status.get("captured") or ()), *troubles, *dumping, *dumped}
     for name in sorted(names):
         state, reason, remedy = troubles.get(name) or (
-            dumping.get(name, TableState.CAPTURED),
+            dumping.get(name, TableCaptureState.CAPTURED),
             "",
             "",
         )
@@ -38,30 +38,32 @@ def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
         )
 
 
-def _troubles(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[TableState, str, str]]]:
+def _troubles(
+    status: Mapping[str, Any],
+) -> Iterator[tuple[str, tuple[TableCaptureState, str, str]]]:
     """The worst comes last, and counts."""
     for each in status.get("failed") or ():
-        yield each["table"], (TableState.DUMP_FAILED, each["reason"], "")
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["reason"], "")
     for each in status.get("to_repeat") or ():
-        yield each["table"], (TableState.DUMP_FAILED, each["failed"], "")
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["failed"], "")
     for kind, state in (
-        ("inserts_only", TableState.INSERTS_ONLY),
-        ("refused", TableState.REFUSED),
+        ("inserts_only", TableCaptureState.INSERTS_ONLY),
+        ("refused", TableCaptureState.REFUSED),
     ):
         for each in status.get(kind) or ():
             yield each["table"], (state, each["reason"], each.get("remedy") or "")
 
 
-def _dumping(status: Mapping[str, Any]) -> dict[str, TableState]:
-    found: dict[str, TableState] = {}
+def _dumping(status: Mapping[str, Any]) -> dict[str, TableCaptureState]:
+    found: dict[str, TableCaptureState] = {}
     for dump in status.get("dumps") or ():
         if not dump_goes_on(dump):
             continue
         for table in dump.get("tables") or ():
             if table.get("status") == _READING:
-                found[table["table"]] = TableState.DUMPING
+                found[table["table"]] = TableCaptureState.DUMPING
             elif table.get("status") == "pending":
-                found.setdefault(table["table"], TableState.DUMP_WAITS)
+                found.setdefault(table["table"], TableCaptureState.DUMP_WAITS)
     return found
 
 

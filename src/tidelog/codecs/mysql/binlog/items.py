@@ -16,7 +16,7 @@ from tidelog.model.records import Int32s, Int64s, Kind, LogBatch
 
 
 @dataclass(frozen=True, slots=True)
-class TableMetadata:
+class TableMapMetadata:
     """A table map's optional metadata; what the server did not send is None.
 
     ``unsigned`` has one entry a column (False where the column is no number); ``collations`` one a
@@ -51,7 +51,7 @@ class TableMapSeen:
     types: bytes
     metas: tuple[int, ...]
     nullable: bytes
-    metadata: TableMetadata
+    metadata: TableMapMetadata
     position: int
     """Where the table map event begins; its transaction may begin before."""
     unknown: int | None = None

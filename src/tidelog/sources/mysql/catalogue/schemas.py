@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import TableMapSeen, TableMetadata
+from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.binlog.layout import OLD_FRACTIONS
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
@@ -276,11 +276,11 @@ def _nullable(seen: TableMapSeen, i: int) -> bool:
     return bool(seen.nullable[i // 8] >> i % 8 & 1)
 
 
-def _collation(metadata: TableMetadata, i: int) -> int | None:
+def _collation(metadata: TableMapMetadata, i: int) -> int | None:
     return None if metadata.collations is None else metadata.collations[i]
 
 
-def _members(metadata: TableMetadata, i: int, known: Column | None) -> tuple[str, ...]:
+def _members(metadata: TableMapMetadata, i: int, known: Column | None) -> tuple[str, ...]:
     """Labels as text. The server sends them in the column's character set, but up to 8.0.12 not
     which that is: then it is that of ``known``, the column of another version.
 

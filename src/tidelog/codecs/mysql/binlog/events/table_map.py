@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelog.codecs.mysql import types as column_types
 from tidelog.codecs.mysql.binlog.events.fields import Fields
-from tidelog.codecs.mysql.binlog.items import TableMapSeen, TableMetadata
+from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.binlog.layout import KNOWN_TYPES, walk
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION
 from tidelog.codecs.mysql.flavor import Flavor
@@ -58,7 +58,7 @@ def parse_table_map(
         raise ValueError("columns")
     types = fields.take(columns)
     none = (0,) * columns
-    seen = TableMapSeen(table_id, database, table, types, none, b"", TableMetadata(), position)
+    seen = TableMapSeen(table_id, database, table, types, none, b"", TableMapMetadata(), position)
     unread = replace(seen, has_readable_rows=False)
     try:
         packed = Fields(fields.take(fields.packed()))
@@ -105,7 +105,7 @@ def _metadata(
     fields: Fields,
     flavor: Flavor,
     version: tuple[int, ...],
-) -> TableMetadata:
+) -> TableMapMetadata:
     """The optional metadata: type, length and value fields (``binlog_row_metadata``).
 
     Without names, as if it were MINIMAL, where it is not known which signs are which columns': the
@@ -195,12 +195,12 @@ class _OptionalMetadata:
         elif kind == 13:
             self._dimensions = dict(zip(self._of(_VECTOR), _integers(value), strict=True))
 
-    def metadata(self) -> TableMetadata:
+    def metadata(self) -> TableMapMetadata:
         """What was read."""
         every = range(self._count)
         collations, labels = self._collations, self._labels
         geometries, dimensions = self._geometries, self._dimensions
-        return TableMetadata(
+        return TableMapMetadata(
             unsigned=self._unsigned,
             collations=tuple(collations.get(i) for i in every) if collations else None,
             names=self._names if self._signs_known else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from urllib.parse import unquote
 
 import numpy as np
@@ -20,6 +19,7 @@ from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value
 from tidelog.outputs.lake.data_files.stored_types import from_file
 from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.deletion_vectors import read_rows
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -72,11 +72,7 @@ class DataFileReader:
     def deleted_rows(self, file: DataFile) -> np.ndarray:
         """int64[n]: sorted numbers of the rows that the file's vector marks."""
         vector = file.deletion_vector
-        if vector is None:
-            return np.zeros(0, np.int64)
-        vectors = import_module("tidelog.outputs.lake.delta_log.deletion_vectors")
-        found: np.ndarray = vectors.read_rows(self._store, vector)
-        return found
+        return np.zeros(0, np.int64) if vector is None else read_rows(self._store, vector)
 
     @contextmanager
     def _open(self, file: DataFile) -> Iterator[pq.ParquetFile]:

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores.failures import failing
 from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.key_index import index_keys
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.partition_values import (
     partition_folder,
@@ -52,10 +54,12 @@ class ParquetFileWriter:
         layout: FileLayout,
         *,
         max_rows: int = 2_000_000,
+        cache: KeyIndexCache | None = None,
     ) -> None:
         self._store = store
         self._layout = layout
         self._max_rows = max_rows
+        self._cache = cache
         self._number = 0
 
     def write(self, rows: pa.Table, *, sorted_by_key: bool = False) -> list[DataFile]:
@@ -164,8 +168,12 @@ class ParquetFileWriter:
                 group = min(_GROUP_ROWS, max(1, _GROUP_BYTES // _row_bytes(table)))
                 writer.write_table(table, row_group_size=group)
             size = sink.tell()
+        path = path_of(name)
+        if self._cache is not None and self._layout.file_key:
+            index = index_keys(rows, self._layout)
+            self._cache.keep(self._store.path, path, self._layout, index)
         return DataFile(
-            path_of(name),
+            path,
             dict(partition),
             size,
             int(time.time() * 1000),

@@ -1,0 +1,189 @@
+"""Keys that are looked for, and when they are equal: as Spark's ``=`` and ``<=>`` have it.
+
+NaN is equal to NaN, −0.0 to 0.0; texts are compared by their bytes, decimals by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.data_files.key_hashes import key_hashes
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.partition_values import partition_value
+
+Places = np.ndarray[Any, np.dtype[Any]]  # int64 or uint64
+
+
+def canonical(values: pa.Array) -> pa.Array:
+    """Values that are equal, bit by bit, where ``values`` are: whole numbers, dates and times as
+    int64, floats as the bits of them with one NaN and one zero.
+
+    Raises:
+        OutputRefusedError: values of such a type can't be a key.
+    """
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32()).cast(pa.int64())
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        return values.cast(pa.int64())
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.uint8()).cast(pa.int64())
+    if pa.types.is_floating(kind):
+        numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)) + 0.0  # −0.0 becomes 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        known = None if not values.null_count else np.asarray(values.is_null())
+        return pa.array(numbers.view(np.int64), mask=known)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        return values
+    raise OutputRefusedError(f"a column of type {kind} can't be part of a key: choose another key")
+
+
+def has_exact_places(layout: FileLayout) -> bool:
+    """Are keys of files found by their values, rather than by hashes?"""
+    if layout.null_key or len(layout.file_key) != 1:
+        return False
+    kind = layout.file_key[0].type
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def places_of(columns: Sequence[pa.Array], count: int, layout: FileLayout) -> Places:
+    """What the rows of a file, or keys that are looked for, are sorted by: equal for equal keys.
+
+    Args:
+        columns: canonical, those of `FileLayout.file_key`; one without null for exact places.
+        count: of rows.
+        layout: of the table.
+    """
+    if has_exact_places(layout):
+        return np.asarray(columns[0])
+    return key_hashes(columns, count)
+
+
+def partition_of(values: Mapping[str, str | None], layout: FileLayout) -> tuple[Any, ...]:
+    """The partition's values of the key's columns, as `KeyQuery.within` takes them.
+
+    Args:
+        values: of a file, by physical name.
+        layout: of the table.
+    """
+    found = []
+    for column in map(layout.column, layout.key):
+        if column.name in layout.partitions:
+            value = partition_value(values.get(column.physical), column.type)
+            found.append(canonical(pa.array([value], column.type))[0].as_py())
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class SortedKeys:
+    """Some of a query's keys.
+
+    Attributes:
+        places: sorted.
+        numbers: int64[n], their places' indices into the query.
+        columns: canonical, by name, of all keys of the query.
+    """
+
+    places: Places
+    numbers: np.ndarray
+    columns: Mapping[str, pa.Array]
+    _sorted: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def sorted_values(self, name: str) -> Any:
+        """A column's values that are not null, sorted, to bisect."""
+        if name not in self._sorted:
+            values = self.columns[name].take(pa.array(self.numbers)).drop_null()
+            if pa.types.is_integer(values.type):
+                self._sorted[name] = np.sort(np.asarray(values))
+            else:
+                self._sorted[name] = sorted(values.to_pylist())
+        return self._sorted[name]
+
+    def has_null(self, name: str) -> bool:
+        """Is a value of the column null?"""
+        column = self.columns[name]
+        return bool(column.null_count and column.take(pa.array(self.numbers)).null_count)
+
+
+class KeyQuery:
+    """Keys to look for.
+
+    Args:
+        keys: the columns of the layout's key, of its types or narrower ones; rows are distinct.
+            One that holds null matches nothing, unless null is a value like others.
+        layout: of the table.
+    """
+
+    def __init__(self, keys: pa.Table, layout: FileLayout) -> None:
+        self._layout = layout
+        self._count = keys.num_rows
+        self._columns: dict[str, pa.Array] = {}
+        for column in map(layout.column, layout.key):
+            values = keys[column.name].combine_chunks()
+            self._columns[column.name] = canonical(values.cast(column.type))
+        self._groups: dict[tuple[Any, ...], np.ndarray] | None = None
+        self._sorted: dict[tuple[Any, ...], SortedKeys] = {}
+
+    def within(self, partition: tuple[Any, ...]) -> SortedKeys | None:
+        """The keys of a partition (`partition_of`); None: there are none."""
+        if self._groups is None:
+            self._groups = self._by_partition()
+        numbers = self._groups.get(partition)
+        if numbers is None:
+            return None
+        if partition not in self._sorted:
+            self._sorted[partition] = self._sort(numbers)
+        return self._sorted[partition]
+
+    def _sort(self, numbers: np.ndarray) -> SortedKeys:
+        chosen = pa.array(numbers)
+        columns = [self._columns[each.name].take(chosen) for each in self._layout.file_key]
+        places = places_of(columns, len(numbers), self._layout)
+        order = np.argsort(places)
+        return SortedKeys(places[order], numbers[order], self._columns)
+
+    def _by_partition(self) -> dict[tuple[Any, ...], np.ndarray]:
+        """Numbers of the keys that can match, by the partition's values of the key."""
+        numbers = np.arange(self._count)
+        if not self._layout.null_key:
+            for column in self._columns.values():
+                if column.null_count:
+                    numbers = numbers[np.asarray(column.is_valid())[numbers]]
+        names = [name for name in self._layout.key if name in self._layout.partitions]
+        if not names:
+            return {(): numbers} if len(numbers) else {}
+        codes = np.zeros(len(numbers), np.int64)
+        for name in names:
+            encoded = self._columns[name].dictionary_encode(null_encoding="encode")
+            codes = codes * len(encoded.dictionary) + np.asarray(encoded.indices)[numbers]
+            codes = np.unique(codes, return_inverse=True)[1]
+        order = np.argsort(codes, kind="stable")
+        groups: dict[tuple[Any, ...], np.ndarray] = {}
+        for part in np.split(numbers[order], np.cumsum(np.bincount(codes))[:-1]):
+            if len(part):
+                values = (self._columns[name][int(part[0])].as_py() for name in names)
+                # What is empty is null in a partition.
+                partition = tuple(None if value in ("", b"") else value for value in values)
+                groups[partition] = np.concatenate([groups.get(partition, part[:0]), part])
+        return groups
+
+
+def equal_keys(
+    left: Sequence[pa.Array], right: Sequence[pa.Array], *, null_key: bool
+) -> np.ndarray:
+    """bool[n]: which rows of canonical columns are equal."""
+    found = np.ones(len(left[0]) if left else 0, np.bool_)
+    for ours, theirs in zip(left, right, strict=True):
+        same = pc.equal(ours, theirs)
+        if null_key:
+            both = pc.and_(ours.is_null(), theirs.is_null())
+            same = pc.or_(same.fill_null(False), both)
+        found &= np.asarray(same.fill_null(False))
+    return found

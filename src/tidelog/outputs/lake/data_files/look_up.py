@@ -1,0 +1,84 @@
+"""HOT PATH. Where the rows of given keys are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.key_index import FileKeyIndex, index_keys
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files.keys import KeyQuery, SortedKeys, partition_of
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.pruning import may_hold
+from tidelog.outputs.lake.delta_log.actions import DataFile
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """Live rows of a file.
+
+    Attributes:
+        file: the file.
+        rows: int64[n], their numbers in the file, ascending.
+        keys: int64[n], the numbers of their keys in the query.
+    """
+
+    file: DataFile
+    rows: np.ndarray
+    keys: np.ndarray
+
+
+class RowLookUp:
+    """Looks keys up in the files of a table at ``store``."""
+
+    def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache) -> None:
+        self._store = store
+        self._layout = layout
+        self._cache = cache
+        self._reader = DataFileReader(store, layout)
+
+    def find(self, files: Sequence[DataFile], keys: KeyQuery) -> list[FoundRows]:
+        """All live rows of ``keys`` in ``files``; files without any are left out.
+
+        Raises:
+            OutputError, StorageError: a file can't be read.
+        """
+        found = []
+        for file in may_hold(files, keys, self._layout):
+            wanted = keys.within(partition_of(file.partition_values, self._layout))
+            assert wanted is not None
+            rows, numbers = self._find(file, wanted)
+            if len(rows) and file.deletion_vector is not None:
+                alive = ~_among(rows, self._reader.deleted_rows(file))
+                rows, numbers = rows[alive], numbers[alive]
+            if len(rows):
+                order = np.argsort(rows)
+                found.append(FoundRows(file, rows[order], numbers[order]))
+        return found
+
+    def _find(self, file: DataFile, wanted: SortedKeys) -> tuple[np.ndarray, np.ndarray]:
+        if not self._layout.file_key:  # all rows of a partition have the same key
+            rows = np.tile(np.arange(self._reader.row_count(file)), len(wanted.numbers))
+            return rows, np.repeat(wanted.numbers, len(rows) // len(wanted.numbers))
+        return self._index(file).find(wanted, self._layout)
+
+    def _index(self, file: DataFile) -> FileKeyIndex:
+        place = self._store.path, file.path, self._layout
+        index = self._cache.find(*place)
+        if index is None:
+            names = [each.name for each in self._layout.file_key]
+            index = index_keys(self._reader.read(file, names), self._layout)
+            self._cache.keep(*place, index)
+        return index
+
+
+def _among(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """bool[n]: which rows are among the sorted ``chosen`` ones."""
+    if not len(chosen):
+        return np.zeros(len(rows), np.bool_)
+    found: np.ndarray = chosen[np.searchsorted(chosen[:-1], rows)] == rows
+    return found

@@ -18,10 +18,18 @@ _CHECKPOINT: Final = re.compile(
     r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-f-]{36}(?=\.))?\.(?:parquet|json)"
 )
 
+_EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.compacted\.json)")
+
 
 def commit_name(version: int) -> str:
     """Of the commit's file, below the table."""
     return f"{FOLDER}/{version:020d}.json"
+
+
+def version_of(name: str) -> int:
+    """The (first) version of a file in ``_delta_log``; -1: it is of no version."""
+    found = _EXPIRING.fullmatch(name)
+    return -1 if found is None else int(found[1])
 
 
 @dataclass(frozen=True, order=True)

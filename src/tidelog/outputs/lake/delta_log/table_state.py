@@ -41,9 +41,11 @@ class TableState:
         metadata: the same.
         files: those that are alive, by path.
         transactions: by application, how far it has written.
+        transaction_times_ms: by application, when it did so, as far as it is known.
         domains: by name, the JSON text of their configuration.
         checkpoint: the newest one that is known; None: all is from commits.
         removed: ``remove`` objects of the commits behind that checkpoint.
+        cleaned_on: the day, since 1970, when its log was last cleaned up.
     """
 
     version: int
@@ -52,6 +54,7 @@ class TableState:
     metadata: TableMetadata | None
     files: dict[str, DataFile]
     transactions: dict[str, int]
+    transaction_times_ms: dict[str, int | None]
     domains: dict[str, str]
     checkpoint: CheckpointFiles | None
     removed: list[Mapping[str, Any]]
@@ -59,6 +62,7 @@ class TableState:
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
+        self.cleaned_on = -1
         self._infos: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._forget()
 
@@ -103,7 +107,8 @@ class TableState:
     def _forget(self) -> None:
         self.version, self.timestamp_ms = -1, 0
         self.protocol = self.metadata = None
-        self.files, self.transactions, self.domains = {}, {}, {}
+        self.files, self.domains = {}, {}
+        self.transactions, self.transaction_times_ms = {}, {}
         self.checkpoint, self.removed = None, []
         self._infos.clear()
         self._own = None
@@ -162,6 +167,8 @@ class TableState:
             commits = [version for version in found.commits if version >= start]
             if commits != list(range(start, start + len(commits))):
                 continue
+            if newest is None and found.checkpoints and not commits:
+                continue  # there is a table, though no checkpoint of it can be read
             try:
                 return self._replay_from(newest, commits)
             except OutputRefusedError as error:  # another checkpoint may be whole
@@ -210,6 +217,7 @@ class TableState:
                 self._remove(body)
             elif (body := action.get("txn")) is not None:
                 self.transactions[body["appId"]] = int(body["version"])
+                self.transaction_times_ms[body["appId"]] = body.get("lastUpdated")
             elif (body := action.get("metaData")) is not None:
                 self.metadata = TableMetadata.parse(body)
             elif (body := action.get("protocol")) is not None:

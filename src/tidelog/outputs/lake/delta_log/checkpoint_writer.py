@@ -1,0 +1,228 @@
+"""Checkpoints: what a table is, in one Parquet file, so that others need not read all commits.
+
+They are classic ones (Delta protocol, "Classic checkpoint"): one file, which appears as a whole.
+Its content follows the V2 spec where the table's ``delta.checkpointPolicy`` is ``v2``, without
+sidecars, else V1. Statistics are written as JSON texts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.delta_log.checkpoint_reader import read_tombstones
+from tidelog.outputs.lake.delta_log.log_files import (
+    FOLDER,
+    LAST_CHECKPOINT,
+    CheckpointFiles,
+)
+from tidelog.outputs.lake.delta_log.retention import duration_ms
+from tidelog.outputs.lake.delta_log.table_state import TableState
+
+_INTERVAL: Final = 10  # commits, where the table has no delta.checkpointInterval
+_TOMBSTONES: Final = "interval 1 week"  # where it has no delta.deletedFileRetentionDuration
+
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_VECTOR: Final = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+_ADD: Final = pa.struct(
+    [
+        ("path", pa.string()),
+        ("partitionValues", _TEXTS),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("tags", _TEXTS),
+        ("deletionVector", _VECTOR),
+        ("clusteringProvider", pa.string()),
+        ("stats", pa.string()),
+    ]
+)
+_REMOVE: Final = pa.struct(
+    [
+        ("path", pa.string()),
+        ("deletionTimestamp", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()),
+        ("partitionValues", _TEXTS),
+        ("size", pa.int64()),
+        ("deletionVector", _VECTOR),
+    ]
+)
+_OTHERS: Final = {
+    "metaData": pa.struct(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", _TEXTS),
+            ("createdTime", pa.int64()),
+        ]
+    ),
+    "protocol": pa.struct(
+        [
+            ("minReaderVersion", pa.int32()),
+            ("minWriterVersion", pa.int32()),
+            ("readerFeatures", pa.list_(pa.string())),
+            ("writerFeatures", pa.list_(pa.string())),
+        ]
+    ),
+    "txn": pa.struct(
+        [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
+    ),
+    "domainMetadata": pa.struct(
+        [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
+    ),
+}
+_OF_V2: Final = pa.struct([("version", pa.int64()), ("tags", _TEXTS)])
+
+
+def is_due(state: TableState) -> bool:
+    """Is it time for a checkpoint of the table, as ``delta.checkpointInterval`` says?
+
+    Every writer makes those of its own commits; if another one made none, we do.
+    """
+    assert state.metadata is not None
+    interval = int(state.metadata.configuration.get("delta.checkpointInterval", _INTERVAL))
+    known = -1 if state.checkpoint is None else state.checkpoint.version
+    if state.version <= known:
+        return False
+    return (state.version > 0 and state.version % interval == 0) or (
+        state.version - known > 2 * interval
+    )
+
+
+def write_checkpoint(store: FileStore, state: TableState) -> None:
+    """Write one of the state, which knows of it then."""
+    assert state.protocol is not None
+    assert state.metadata is not None
+    arrays: dict[str, pa.Array] = {
+        kind: pa.array(list(_bodies(kind, state)), type_) for kind, type_ in _OTHERS.items()
+    }
+    arrays["add"] = _adds(state)
+    arrays["remove"] = _tombstones(store, state, arrays["add"])
+    if state.metadata.configuration.get("delta.checkpointPolicy") == "v2":
+        arrays["checkpointMetadata"] = pa.array([{"version": state.version, "tags": {}}], _OF_V2)
+    count = sum(map(len, arrays.values()))
+    sink = pa.BufferOutputStream()
+    pq.write_table(_one_below_another(arrays), sink, compression="zstd", use_dictionary=False)
+    data = sink.getvalue()
+    files = CheckpointFiles(state.version, (f"{state.version:020d}.checkpoint.parquet",))
+    store.put(f"{FOLDER}/{files.names[0]}", data.to_pybytes())
+    hint = {
+        "version": state.version,
+        "size": count,
+        "sizeInBytes": data.size,
+        "numOfAddFiles": len(state.files),
+    }
+    store.put(LAST_CHECKPOINT, json.dumps(hint).encode())
+    state.checkpointed(files)
+
+
+def _bodies(kind: str, state: TableState) -> Iterator[Mapping[str, Any]]:
+    """Actions that a table has few of."""
+    if kind == "protocol" and state.protocol is not None:
+        yield state.protocol.to_json()
+    elif kind == "metaData" and state.metadata is not None:
+        yield state.metadata.to_json()
+    elif kind == "txn":
+        for app, version in state.transactions.items():
+            updated = state.transaction_times_ms[app]
+            yield {"appId": app, "version": version, "lastUpdated": updated}
+    elif kind == "domainMetadata":
+        for name, text in state.domains.items():
+            yield {"domain": name, "configuration": text, "removed": False}
+
+
+def _adds(state: TableState) -> pa.Array:
+    files = state.files.values()
+    columns: dict[str, Sequence[Any]] = {
+        "path": [each.path for each in files],
+        "partitionValues": [list(each.partition_values.items()) for each in files],
+        "size": [each.size for each in files],
+        "modificationTime": [each.modification_time_ms for each in files],
+        "dataChange": [False] * len(files),
+        "tags": [None if each.tags is None else list(each.tags.items()) for each in files],
+        "deletionVector": [
+            None if each.deletion_vector is None else each.deletion_vector.to_json()
+            for each in files
+        ],
+        "clusteringProvider": [each.clustering_provider for each in files],
+        "stats": [each.stats for each in files],
+    }
+    arrays = [pa.array(columns[each.name], each.type) for each in _ADD]
+    return pa.StructArray.from_arrays(arrays, fields=list(_ADD))
+
+
+def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array:
+    """Those of the checkpoint before and of the commits behind it, that still keep VACUUM from
+    files; the newest of each file.
+    """
+    assert state.metadata is not None
+    parts = [] if state.checkpoint is None else read_tombstones(store, state.checkpoint)
+    parts = [_as(part, _REMOVE) for part in parts]
+    parts.append(pa.array([{**each, "dataChange": False} for each in state.removed], _REMOVE))
+    found = pa.concat_arrays(parts)
+    text = state.metadata.configuration.get("delta.deletedFileRetentionDuration", _TOMBSTONES)
+    kept_ms = duration_ms(text)
+    if kept_ms is not None:
+        since = time.time_ns() // 1_000_000 - kept_ms
+        times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
+        found = found.filter(pc.greater(times, since))
+    ids = _ids(found)
+    dead = pc.invert(pc.is_in(ids, value_set=_ids(adds)))
+    rows = pa.table({"id": ids, "row": pa.array(range(len(ids)), pa.int64())}).filter(dead)
+    newest = rows.group_by("id", use_threads=False).aggregate([("row", "max")])
+    return found.take(newest.column("row_max").combine_chunks().sort())
+
+
+def _ids(files: pa.Array) -> pa.Array:
+    """Texts that are equal exactly if files have path and deletion vector in common."""
+    vector = pc.struct_field(files, "deletionVector")
+    parts = [pc.struct_field(vector, name) for name in ("storageType", "pathOrInlineDv")]
+    offset = pc.struct_field(vector, "offset").cast(pa.string())
+    texts = [pc.fill_null(each, "") for each in (*parts, offset)]
+    return pc.binary_join_element_wise(pc.struct_field(files, "path"), *texts, "\n")
+
+
+def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A struct array with the fields of ``wanted``; those that it lacks are NULL."""
+    if not pa.types.is_struct(wanted):
+        return array.cast(wanted)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    there = {each.name: array.field(at) for at, each in enumerate(array.type)}
+    columns = [
+        _as(there[each.name], each.type) if each.name in there else pa.nulls(len(array), each.type)
+        for each in wanted
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
+
+
+def _one_below_another(arrays: Mapping[str, pa.Array]) -> pa.Table:
+    """A row for each action: its kind's column has it, the others are NULL."""
+    total, start = sum(map(len, arrays.values())), 0
+    columns = {}
+    for kind, array in arrays.items():
+        before, after = start, total - start - len(array)
+        parts = [pa.nulls(before, array.type), array, pa.nulls(after, array.type)]
+        columns[kind] = pa.chunked_array([part for part in parts if len(part)], array.type)
+        start += len(array)
+    return pa.table(columns)

@@ -1,0 +1,100 @@
+"""Which rows of a table a batch's changes replace, and which rows come in their place.
+
+The rules are those of docs/internals/lake-rules.md; neither files nor values are looked at here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.model.records import Bools, Int64s
+from tidelog.outputs.lake.settling.changes import ChangedRows
+
+# In place of a version that is null: older than any. Also of one that need not be known.
+NO_VERSION = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True, slots=True)
+class OldRows:
+    """The table's n rows whose keys a batch changes, in any order; a key may have several.
+
+    Attributes:
+        key: int64[n], which change is of the row's key.
+        version: int64[n], `NO_VERSION` where there is none or any is older than the change.
+        deleted: bool[n], the row is marked as deleted.
+    """
+
+    key: Int64s
+    version: Int64s
+    deleted: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Numbers of changes and of old rows.
+
+    Attributes:
+        dies: bool[old rows].
+        inserts: int64[], changes that become rows of keys that the table lacks.
+        updates: int64[m], changes that become rows in place of old ones.
+        updated: int64[m], the old row of each, ascending; it has what the change doesn't tell.
+        marks: int64[k], ascending, old rows that come again, marked as deleted.
+        mark_versions: int64[k], the versions that these then have.
+    """
+
+    dies: Bools
+    inserts: Int64s
+    updates: Int64s
+    updated: Int64s
+    marks: Int64s
+    mark_versions: Int64s
+
+
+def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool) -> Decisions:
+    """What becomes of the old rows.
+
+    Args:
+        changes: one for each key.
+        old: all rows of these keys.
+        deleted_below: as in `FoldedChanges`.
+        soft: deleted rows stay, marked.
+    """
+    chosen = _newest(old)
+    key, before = old.key[chosen], old.version[chosen]
+    version, deletes = changes.version[key], changes.deletes[key]
+    newer = (version > before) | (before == NO_VERSION)
+    removed = deletes & (newer | (before < deleted_below) if deleted_below else newer)
+    updated = ~deletes & newer
+    if soft:
+        # What a deleted row held is not what a row that came back holds.
+        updated &= ~(changes.partial[key] & old.deleted[chosen])
+    dies = np.ones(len(old.key), np.bool_)
+    dies[chosen] = removed | updated
+    absent = np.ones(len(changes), np.bool_)
+    absent[key] = False
+    none = np.zeros(0, np.int64)
+    return Decisions(
+        dies=dies,
+        inserts=np.flatnonzero(absent & ~changes.deletes & ~changes.partial),
+        updates=key[updated],
+        updated=chosen[updated],
+        marks=chosen[removed] if soft else none,
+        mark_versions=np.maximum(before, version)[removed] if soft else none,
+    )
+
+
+def _newest(old: OldRows) -> Int64s:
+    """int64[keys]: the row of each key that has the highest version, the first of equal ones."""
+    n = len(old.key)
+    if not has_doubles(old.key):
+        return np.arange(n)
+    order = np.lexsort((-np.arange(n), old.version, old.key))
+    last = np.append(old.key[order][1:] != old.key[order][:-1], True)
+    return np.sort(order[last])
+
+
+def has_doubles(key: Int64s) -> bool:
+    """Does a number come twice among these (all ≥ 0)?"""
+    return bool(len(key)) and int(np.bincount(key).max()) > 1

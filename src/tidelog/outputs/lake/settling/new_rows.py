@@ -1,0 +1,85 @@
+"""Rows that come into a table, made of changes and of the rows that these replace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.model.records import Int64s
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.settling.changes import ChangedRows
+from tidelog.outputs.lake.settling.decisions import Decisions
+
+
+def needed_columns(changes: ChangedRows, layout: FileLayout) -> list[str]:
+    """Columns of old rows that updated rows may keep: what changes don't tell, or not always."""
+    given = set(changes.values.column_names) - set(changes.missing)
+    given |= {layout.version, layout.deleted}
+    return [column.name for column in layout.columns if column.name not in given]
+
+
+def states(
+    changes: ChangedRows, decided: Decisions, old: pa.Table, old_at: Int64s, layout: FileLayout
+) -> pa.Table:
+    """Inserted and updated rows with all columns of the layout, by number of their change.
+
+    Args:
+        changes: of the batch.
+        decided: about them.
+        old: rows of the table with `needed_columns`.
+        old_at: int64[updates], the place in ``old`` of the row that each update replaces; -1: no
+            value of it is needed.
+        layout: of the table.
+    """
+    chosen = np.concatenate([decided.inserts, decided.updates])
+    base = np.concatenate([np.full(len(decided.inserts), -1, np.int64), old_at])
+    order = np.argsort(chosen, kind="stable")
+    chosen, base = chosen[order], base[order]
+    given = changes.values
+    if len(chosen) < len(changes):
+        given = given.take(pa.array(chosen))
+    columns: list[pa.ChunkedArray | pa.Array] = []
+    for column in layout.columns:
+        name = column.name
+        if name == layout.version:
+            columns.append(pa.array(changes.version[chosen], column.type))
+        elif name == layout.deleted:
+            columns.append(pa.array(np.zeros(len(chosen), np.bool_)))
+        elif name not in given.column_names:
+            columns.append(old.column(name).take(pa.array(base, mask=base < 0)))
+        elif name in changes.missing and (lacks := changes.missing[name][chosen]).any():
+            both = pa.chunked_array(
+                [*given.column(name).chunks, *old.column(name).chunks], column.type
+            )
+            at = np.where(lacks, len(chosen) + base, np.arange(len(chosen)))
+            columns.append(both.take(pa.array(at)))
+        else:
+            columns.append(given.column(name))
+    return pa.Table.from_arrays(columns, schema=layout.schema)
+
+
+def marked(old: pa.Table, layout: FileLayout, versions: Int64s | None = None) -> pa.Table:
+    """Whole rows of the table, marked as deleted; with other ``versions``, if given."""
+    if versions is not None:
+        old = _replaced(old, layout.version, pa.array(versions))
+    return _replaced(old, layout.deleted, pa.array(np.ones(len(old), np.bool_)))
+
+
+def nulled(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Without the values of these columns."""
+    for name in columns:
+        rows = _replaced(rows, name, pa.nulls(len(rows), rows.schema.field(name).type))
+    return rows
+
+
+def alive(rows: pa.Table, deleted: str) -> pa.Table:
+    """Those that are not marked as deleted in the column of this name."""
+    return rows.filter(pc.invert(pc.fill_null(rows.column(deleted), False)))
+
+
+def _replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = rows.schema.get_field_index(name)
+    return rows.set_column(at, rows.schema.field(at), values)

@@ -1,0 +1,134 @@
+"""The rows of a table whose keys a batch changes: where they are, and what of them is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.model.records import Bools, Int64s
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.look_up import FoundRows
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.settling.changes import ChangedRows
+from tidelog.outputs.lake.settling.decisions import NO_VERSION, OldRows, has_doubles
+
+
+@dataclass(frozen=True, slots=True)
+class VersionBounds:
+    """What a file's statistics tell of the versions of its rows.
+
+    Attributes:
+        lowest: no version is lower.
+        highest: no version is higher; `NO_VERSION`: no row has one.
+        complete: every row has a version.
+        rows: how many rows the file has, with those that its vector marks.
+    """
+
+    lowest: int
+    highest: int
+    complete: bool
+    rows: int
+
+    @classmethod
+    def of(cls, file: DataFile, layout: FileLayout) -> VersionBounds | None:
+        """None: they tell nothing."""
+        stats = json.loads(file.stats or "{}")
+        name = layout.column(layout.version).physical
+        lowest, highest = (stats.get(each, {}).get(name) for each in ("minValues", "maxValues"))
+        rows, nulls = stats.get("numRecords"), stats.get("nullCount", {}).get(name)
+        if rows is None:
+            return None
+        if nulls == rows:
+            return cls(NO_VERSION, NO_VERSION, False, rows)
+        if lowest is None or highest is None:
+            return None
+        return cls(lowest, highest, nulls == 0, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlaces:
+    """The places of n live rows, file by file.
+
+    Attributes:
+        files: that have them.
+        file: int64[n], ascending, places in ``files``.
+        row: int64[n], row numbers in their file.
+        key: int64[n], the change of each row's key.
+    """
+
+    files: Sequence[DataFile]
+    file: Int64s
+    row: Int64s
+    key: Int64s
+
+    @classmethod
+    def of(cls, found: Sequence[FoundRows]) -> FoundPlaces:
+        """All places that were found."""
+        none = [np.zeros(0, np.int64)]
+        return cls(
+            files=[each.file for each in found],
+            file=np.repeat(np.arange(len(found)), [len(each.rows) for each in found]),
+            row=np.concatenate(none + [each.rows for each in found]),
+            key=np.concatenate(none + [each.keys for each in found]),
+        )
+
+    def by_file(self, chosen: Int64s) -> list[tuple[DataFile, Int64s]]:
+        """Files and row numbers of the places ``chosen`` (ascending), in their order."""
+        bounds = np.searchsorted(self.file[chosen], np.arange(len(self.files) + 1))
+        parts = zip(self.files, bounds[:-1], bounds[1:], strict=True)
+        return [(file, self.row[chosen[start:end]]) for file, start, end in parts if end > start]
+
+    def read(
+        self, chosen: Int64s, columns: Sequence[str], reader: DataFileReader, layout: FileLayout
+    ) -> pa.Table:
+        """The rows at the places ``chosen`` (ascending), in their order."""
+        schema = pa.schema([layout.schema.field(name) for name in columns])
+        parts = [reader.read(file, columns, rows) for file, rows in self.by_file(chosen)]
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def compared(
+    changes: ChangedRows, places: FoundPlaces, reader: DataFileReader, layout: FileLayout
+) -> OldRows:
+    """What decisions need to know of the rows. The versions of a file that is older than the change
+    by its statistics are not read; in most batches all are.
+    """
+    n = len(places.key)
+    version, deleted = np.full(n, NO_VERSION, np.int64), np.zeros(n, np.bool_)
+    if n:
+        highest = np.array([_highest(file, layout) for file in places.files])
+        looked = changes.version[places.key] <= highest[places.file]
+        if has_doubles(places.key):
+            looked[:] = True
+        if (at := np.flatnonzero(looked)).size:
+            version[at] = _numbers(places.read(at, [layout.version], reader, layout).column(0))
+        if layout.deleted and (at := np.flatnonzero(changes.partial[places.key])).size:
+            deleted[at] = flags_of(places.read(at, [layout.deleted], reader, layout).column(0))
+    return OldRows(places.key, version, deleted)
+
+
+def flags_of(marks: pa.ChunkedArray) -> Bools:
+    """bool[n]; null is false."""
+    found: Bools = pc.fill_null(marks, False).to_numpy()
+    return found
+
+
+def below(versions: pa.ChunkedArray, limit: int) -> Bools:
+    """bool[n]: lower than ``limit``; null is not."""
+    return flags_of(pc.less(versions, limit))
+
+
+def _highest(file: DataFile, layout: FileLayout) -> int:
+    bounds = VersionBounds.of(file, layout)
+    return np.iinfo(np.int64).max if bounds is None else bounds.highest
+
+
+def _numbers(versions: pa.ChunkedArray) -> Int64s:
+    found: Int64s = pc.fill_null(versions, NO_VERSION).to_numpy()
+    return found

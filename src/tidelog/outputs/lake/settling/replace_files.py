@@ -1,0 +1,166 @@
+"""Files of a table in place of others: without rows that died, or as they are, but fewer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyroaring import BitMap
+
+from tidelog.model.records import Bools, Int64s
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
+from tidelog.outputs.lake.settling.new_rows import alive, nulled
+from tidelog.outputs.lake.settling.row_buffer import RowBuffer
+
+_TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOptions:
+    """How rows leave their files.
+
+    Attributes:
+        deletion_vectors: rows may be marked in a vector; else their files are rewritten.
+        rewrite_share: a file with more dead rows than this share of all is rewritten. With 0.3,
+            each row that dies costs 2.3 others that are written again, and readers skip at most
+            three rows of ten.
+    """
+
+    deletion_vectors: bool
+    rewrite_share: float = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What becomes of files. Picklable.
+
+    Attributes:
+        added: new files.
+        removed: files that the table has no more.
+        marked: files as they are, and with the vector that they have now.
+    """
+
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    marked: tuple[tuple[DataFile, DataFile], ...]
+
+
+def replace_files(
+    dead: Mapping[str, bytes | BitMap],
+    files: Mapping[str, DataFile],
+    store: FileStore,
+    layout: FileLayout,
+    options: SettleOptions,
+    cache: KeyIndexCache | None = None,
+) -> FileChanges:
+    """Have rows leave their files: all rows of one, and it is removed; few, and a vector marks
+    them; else what is left of it is written anew, together with that of others.
+
+    Args:
+        dead: by path, numbers of rows (serialized or not) that die beyond the file's vector.
+        files: by path, at least these files.
+        store: where the table is.
+        layout: of the table.
+        options: see there.
+        cache: gets the keys of new files.
+    """
+    reader = DataFileReader(store, layout)
+    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
+    vectors = DeletionVectorWriter(store)
+    removed: list[DataFile] = []
+    marked: list[tuple[DataFile, DataFile]] = []
+    for path, numbers in dead.items():
+        file = files[path]
+        before = reader.deleted_rows(file)
+        gone = _flags(numbers, before, _count(file, reader))
+        total = int(np.count_nonzero(gone))
+        if total == len(before):
+            continue
+        few = total < len(gone) and total <= options.rewrite_share * len(gone)
+        if options.deletion_vectors and few:
+            vector = vectors.add(np.flatnonzero(gone))
+            stats = _of_marked(file.stats, len(gone))
+            marked.append((file, replace(file, deletion_vector=vector, stats=stats)))
+            continue
+        removed.append(file)
+        if total < len(gone):
+            added.add(reader.read(file, None, np.flatnonzero(~gone)))
+    vectors.close()
+    return FileChanges(added.close(), tuple(removed), tuple(marked))
+
+
+def rewrite(
+    files: Sequence[DataFile],
+    store: FileStore,
+    layout: FileLayout,
+    *,
+    null_columns: Sequence[str] = (),
+    drop_deleted: bool = False,
+    cache: KeyIndexCache | None = None,
+) -> FileChanges:
+    """Write the rows of files anew, sorted together, so that fewer files hold them.
+
+    Args:
+        files: all of them are removed. Together they should fit into memory some times.
+        store: where the table is.
+        layout: of the table.
+        null_columns: whose values go.
+        drop_deleted: rows marked as deleted (in the layout's column ``deleted``) go, too.
+        cache: gets the keys of new files.
+    """
+    reader = DataFileReader(store, layout)
+    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
+    for file in files:
+        numbers = None
+        if file.deletion_vector is not None:
+            numbers = np.flatnonzero(
+                ~_flags(BitMap(), reader.deleted_rows(file), _count(file, reader))
+            )
+        rows = reader.read(file, None, numbers)
+        if drop_deleted:
+            rows = alive(rows, layout.deleted)
+        added.add(nulled(rows, null_columns))
+    return FileChanges(added.close(), tuple(files), ())
+
+
+def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
+    """bool[count]: rows that are dead now."""
+    numbers = BitMap.deserialize(dead) if isinstance(dead, bytes) else dead
+    gone = np.zeros(count, np.bool_)
+    gone[np.asarray(numbers.to_array())] = True
+    gone[before] = True
+    return gone
+
+
+def _count(file: DataFile, reader: DataFileReader) -> int:
+    """All rows of a file, with those that its vector marks."""
+    count = json.loads(file.stats or "{}").get("numRecords")
+    if count is None:
+        count = reader.row_count(file)
+    return int(count)
+
+
+def _of_marked(stats: str | None, count: int) -> str:
+    """Statistics of a file with a vector: it must tell its number of rows, and bounds may be of
+    rows that are gone (protocol: "Per-file Statistics"). Numbers stay as they are spelled: decimals
+    are exact only as text.
+    """
+    known = json.loads(stats or "{}")
+    if stats is None or "numRecords" not in known:
+        return json.dumps({"numRecords": count, "tightBounds": False})
+    if "tightBounds" not in known:
+        return stats.rstrip()[:-1] + ',"tightBounds":false}'
+    for found in _TIGHT.finditer(stats):
+        loose = f"{stats[: found.end(1)]}false{stats[found.end() :]}"
+        if json.loads(loose)["tightBounds"] is False:
+            return loose
+    return stats

@@ -1,0 +1,165 @@
+"""Files of a table after a batch hold the rows that MERGE would make, whatever files there were."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.merge_model import Change, Row
+from tests.unit.lake.settling.tables import (
+    DELIVERED,
+    LAYOUT,
+    SOFT,
+    Case,
+    by_text,
+    cases,
+    folded,
+)
+
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
+from tidelog.outputs.lake.settling.replace_files import (
+    FileChanges,
+    SettleOptions,
+    replace_files,
+    rewrite,
+)
+from tidelog.outputs.lake.settling.settle import settle
+
+
+@dataclass(frozen=True)
+class Files:
+    """A table's files."""
+
+    store: FileStore
+    layout: FileLayout
+    cache: KeyIndexCache
+
+    def write(self, rows: Sequence[Row], dead: Sequence[int], *, stats: bool) -> list[DataFile]:
+        """One file (or none) in which the rows of these numbers are marked by a vector."""
+        table = pa.Table.from_pylist(list(rows), self.layout.schema)
+        found = []
+        for file in ParquetFileWriter(self.store, self.layout).write(table):
+            vectors = DeletionVectorWriter(self.store)
+            vector = vectors.add(np.array(dead, np.int64)) if dead else None
+            vectors.close()
+            # Statistics may be missing, but not beside a vector.
+            known = file.stats if stats or dead else None
+            found.append(replace(file, deletion_vector=vector, stats=known))
+        return found
+
+    def rows(self, files: Sequence[DataFile]) -> list[Row]:
+        """All live rows."""
+        reader = DataFileReader(self.store, self.layout)
+        found: list[Row] = []
+        for file in files:
+            rows = reader.read(file).to_pylist()
+            dead = set(reader.deleted_rows(file).tolist())
+            found += [row for at, row in enumerate(rows) if at not in dead]
+        return found
+
+    def after(self, files: Sequence[DataFile], changes: FileChanges) -> list[DataFile]:
+        """The table's files after these changes."""
+        marked = {old.path: new for old, new in changes.marked}
+        removed = {file.path for file in changes.removed}
+        assert {*removed, *marked} <= {file.path for file in files}
+        assert not removed & set(marked)
+        left = [marked.get(file.path, file) for file in files if file.path not in removed]
+        return [*left, *changes.added]
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), case=cases())
+def test_files_hold_what_merge_makes(tmp_path: Path, data: st.DataObject, case: Case) -> None:
+    store = open_file_store(str(tmp_path / uuid.uuid4().hex))
+    table = Files(store, case.layout, KeyIndexCache(str(tmp_path / "keys")))
+    before = _random_files(table, case.table, data)
+    # A file's rows are sorted by key: of equal ones that are doubled, which is first may differ.
+    case = replace(case, table=table.rows(before))
+    settled = settle(case.changes(), before, store, case.layout, DELIVERED, table.cache)
+    assert settled.rows == len(case.source)
+    options = SettleOptions(
+        deletion_vectors=data.draw(st.booleans()), rewrite_share=data.draw(st.floats(0, 1))
+    )
+    by_path = {file.path: file for file in before}
+    changes = replace_files(settled.dead, by_path, store, case.layout, options)
+    if not options.deletion_vectors:
+        assert not changes.marked
+    after = [*table.after(before, changes), *settled.added]
+    assert by_text(table.rows(after)) == by_text(case.expected())
+    whole = table.after(after, rewrite(after, store, case.layout))
+    assert by_text(table.rows(whole)) == by_text(case.expected())
+    assert len(whole) <= 1
+
+
+@pytest.mark.parametrize("stats", [True, False])
+@pytest.mark.parametrize(
+    ("version", "before", "applied"),
+    [(6, 5, True), (5, 5, False), (4, 5, False), (1, None, True)],
+)
+def test_change_replaces_a_row_of_a_lower_version_or_of_none(
+    tmp_path: Path, version: int, before: int | None, applied: bool, stats: bool
+) -> None:
+    """In a file of other versions, too: its highest may be above the change's."""
+    table = Files(open_file_store(str(tmp_path / "t")), LAYOUT, KeyIndexCache(str(tmp_path / "k")))
+    row = {"k": 1, "a": 1, "b": "old", "_version": before}
+    for others in ([], [{"k": 2, "a": 2, "b": "other", "_version": 9}]):
+        file = table.write([row, *others], [], stats=stats)
+        change = Change("u", version, {"k": 1, "a": 7, "b": "new"})
+        settled = settle(folded([change]), file, table.store, LAYOUT, DELIVERED, table.cache)
+        new = [{**row, "a": 7, "b": "new", "_version": version}] if applied else []
+        assert table.rows(settled.added) == new
+        assert set(settled.dead) == ({file[0].path} if applied else set())
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_rows_below_a_version_are_gone_and_those_without_one_stay(
+    tmp_path: Path, soft: bool
+) -> None:
+    layout = SOFT if soft else LAYOUT
+    table = Files(open_file_store(str(tmp_path / "t")), layout, KeyIndexCache(str(tmp_path / "k")))
+    files = [
+        file
+        for versions in ([1, 2], [3, 4], [4, 5], [1, None], [None, None])
+        for file in table.write(
+            [{"k": at, "a": at, "_version": v} for at, v in enumerate(versions)], [], stats=True
+        )
+    ]
+    none = folded([], below=4)
+    settled = settle(none, files, table.store, layout, DELIVERED, table.cache)
+    by_path = {file.path: file for file in files}
+    options = SettleOptions(deletion_vectors=True, rewrite_share=1.0)
+    changes = replace_files(settled.dead, by_path, table.store, layout, options)
+    assert list(changes.removed) == files[:1]
+    assert [old for old, _ in changes.marked] == [files[1], files[3]]
+    left = table.rows(table.after(files, changes))
+    assert [row["_version"] for row in left] == [4, 4, 5, None, None, None]
+    marked = [(row["_version"], row["_deleted"]) for row in table.rows(settled.added)]
+    assert sorted(marked) == ([(1, True), (1, True), (2, True), (3, True)] if soft else [])
+
+
+def _random_files(table: Files, rows: Sequence[Row], data: st.DataObject) -> list[DataFile]:
+    """``rows`` in up to three files, with others that vectors mark."""
+    parts: list[list[Row]] = [[], [], []]
+    for row in rows:
+        parts[data.draw(st.integers(0, 2))].append(row)
+    found = []
+    for part in parts:
+        dead = []
+        if part and data.draw(st.booleans()):
+            part.insert(0, {**part[0], "k": -1})  # comes first in its file
+            dead = [0]
+        found += table.write(part, dead, stats=data.draw(st.booleans()))
+    return found

@@ -66,9 +66,7 @@ def test_an_index_of_an_earlier_start_of_the_host_is_not_used(
 ) -> None:
     cache = KeyIndexCache(str(tmp_path / "i"))
     cache.keep("t", "f", NUMBERS, index_of(NUMBERS, [{"k": 1}]))
-    boot = tmp_path / "boot"
-    boot.write_text("another")
-    monkeypatch.setattr(key_index_cache, "_BOOT_ID", boot)
+    monkeypatch.setattr(key_index_cache, "_boot_id", lambda: "another")
     assert not is_there(cache, "f")
 
 

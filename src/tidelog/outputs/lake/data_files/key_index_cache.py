@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import secrets
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,12 +51,13 @@ class KeyIndexCache:
         """
         place = self._place(table, path, layout)
         try:
-            with pa.memory_map(str(place)) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)
-            os.utime(place)
+            with place.open("rb") as file:
+                os.utime(file.fileno())
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            batch = pa.ipc.open_file(pa.py_buffer(mapped)).get_batch(0)
         except FileNotFoundError:
             return None
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError):  # empty, or torn
             with suppress(OSError):
                 place.unlink()
             return None
@@ -113,6 +116,7 @@ class KeyIndexCache:
         self._bytes_until_sweep = min(self._most_bytes - total, self._most_bytes // 8)
 
 
+@cache
 def _boot_id() -> str:
     with suppress(OSError):
         return _BOOT_ID.read_text()

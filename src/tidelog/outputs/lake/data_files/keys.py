@@ -5,6 +5,7 @@ NaN is equal to NaN, −0.0 to 0.0; texts are compared by their bytes, decimals 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.data_files.key_hashes import key_hashes
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value
+
+_FEW = 1000
 
 Places = np.ndarray[Any, np.dtype[Any]]  # int64 or uint64
 
@@ -94,17 +97,25 @@ class SortedKeys:
     places: Places
     numbers: np.ndarray
     columns: Mapping[str, pa.Array]
-    _sorted: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _sorted: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def sorted_values(self, name: str) -> Any:
-        """A column's values that are not null, sorted, to bisect."""
-        if name not in self._sorted:
-            values = self.columns[name].take(pa.array(self.numbers)).drop_null()
-            if pa.types.is_integer(values.type):
-                self._sorted[name] = np.sort(np.asarray(values))
-            else:
-                self._sorted[name] = sorted(values.to_pylist())
-        return self._sorted[name]
+    def has_between(self, name: str, least: Any, greatest: Any) -> bool:
+        """Is a value of the column between two, or equal to one of them?"""
+        # Most often some keys show it: to sort all texts of a large query costs much.
+        for count in (_FEW, len(self.numbers)):
+            values = self._sorted_values(name, count)
+            if bisect_left(values, least) < bisect_right(values, greatest):
+                return True
+        return False
+
+    def _sorted_values(self, name: str, count: int) -> Any:
+        if (name, count) not in self._sorted:
+            values = self.columns[name].take(pa.array(self.numbers[:count])).drop_null()
+            whole = pa.types.is_integer(values.type)
+            self._sorted[name, count] = (
+                np.sort(np.asarray(values)) if whole else sorted(values.to_pylist())
+            )
+        return self._sorted[name, count]
 
     def has_null(self, name: str) -> bool:
         """Is a value of the column null?"""
@@ -143,8 +154,9 @@ class KeyQuery:
         return self._sorted[partition]
 
     def _sort(self, numbers: np.ndarray) -> SortedKeys:
-        chosen = pa.array(numbers)
-        columns = [self._columns[each.name].take(chosen) for each in self._layout.file_key]
+        columns = [self._columns[each.name] for each in self._layout.file_key]
+        if len(numbers) < self._count:
+            columns = [each.take(pa.array(numbers)) for each in columns]
         places = places_of(columns, len(numbers), self._layout)
         order = np.argsort(places)
         return SortedKeys(places[order], numbers[order], self._columns)

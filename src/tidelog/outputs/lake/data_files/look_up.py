@@ -56,8 +56,10 @@ class RowLookUp:
                 alive = ~_among(rows, self._reader.deleted_rows(file))
                 rows, numbers = rows[alive], numbers[alive]
             if len(rows):
-                order = np.argsort(rows)
-                found.append(FoundRows(file, rows[order], numbers[order]))
+                if not (rows[:-1] <= rows[1:]).all():
+                    order = np.argsort(rows)
+                    rows, numbers = rows[order], numbers[order]
+                found.append(FoundRows(file, rows, numbers))
         return found
 
     def _find(self, file: DataFile, wanted: SortedKeys) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -51,12 +50,11 @@ def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any])
     elif pa.types.is_decimal(column.type):
         least -= abs(least) * _DECIMAL_SLACK
         greatest += abs(greatest) * _DECIMAL_SLACK
-    values = wanted.sorted_values(column.name)
-    return bisect_left(values, least) < bisect_right(values, greatest)
+    return wanted.has_between(column.name, least, greatest)
 
 
 def _bound(value: Any, kind: pa.DataType) -> Any:
-    """As `SortedKeys.sorted_values` has values; None: such bounds say nothing."""
+    """As `canonical` has values; None: such bounds say nothing."""
     if pa.types.is_integer(kind):
         return int(value)
     if pa.types.is_decimal(kind):

@@ -43,7 +43,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
     return kind, draw(st.lists(values, min_size=1, max_size=6))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(columns())
 def test_bounds_hold_every_value(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column

@@ -37,6 +37,9 @@ ANY_TYPE = st.sampled_from(list(TYPES.values()))
 NO_BINARY = st.sampled_from([kind for kind in TYPES.values() if kind != pa.binary()])
 
 
+_OTHER_NAN = np.array(0x7FF8_0000_0000_0001).view(np.float64)[()]
+
+
 class Case:
     """Files of a table, and keys that are looked for in them."""
 
@@ -87,7 +90,7 @@ class Case:
         )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.composite(lambda draw: Case(draw))(), st.integers(1, 6), st.integers(0, 2))
 def test_rows_of_keys_are_found_in_every_file(case: Case, max_rows: int, known: int) -> None:
     layout = case.layout
@@ -148,6 +151,21 @@ def test_equal_keys_are_those_that_spark_takes_for_equal(
     query = KeyQuery(pa.table({"k": pa.array(asked, kind)}), layout)
     (found,) = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
     assert (found.rows.tolist(), found.keys.tolist()) == ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize("null_key", [False, True])
+def test_an_empty_text_is_found_where_a_partition_has_null(tmp_path: Path, null_key: bool) -> None:
+    layout = plain_layout(
+        {"p": pa.string(), "k": pa.int64()}, key=["p", "k"], partitions=["p"], null_key=null_key
+    )
+    store = open_file_store(str(tmp_path))
+    rows = pa.table({"p": ["", None, "a"], "k": [1, 2, 1]})
+    files = ParquetFileWriter(store, layout).write(rows)
+    query = KeyQuery(pa.table({"p": ["", None], "k": [1, 2]}), layout)
+    found = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
+    assert {each.file.partition_values["p"] for each in found} == {None}
+    numbers = sorted(number for each in found for number in each.keys.tolist())
+    assert numbers == ([0, 1] if null_key else [0])
 
 
 def test_equal_hashes_of_different_keys_find_nothing(
@@ -223,6 +241,18 @@ def test_rows_that_a_vector_marks_are_not_found(tmp_path: Path) -> None:
     assert (found.file, found.rows.tolist(), found.keys.tolist()) == (marked, [2, 4], [4, 1])
     assert DataFileReader(store, layout).deleted_rows(marked).tolist() == [0, 3, 9]
     assert look_up.find([marked], KeyQuery(pa.table({"k": [0, 18]}), layout)) == []
+
+
+def test_a_file_without_null_is_left_out_for_a_key_that_is_null() -> None:
+    layout = plain_layout({"k": pa.string()}, key=["k"], null_key=True)
+    stats = '{"minValues":{"k":"a"},"maxValues":{"k":"b"},"nullCount":{"k":0}}'
+    files = [
+        DataFile("none", stats=stats),
+        DataFile("some", stats=stats.replace("0", "1")),
+        DataFile("unknown", stats=stats.replace("nullCount", "other")),
+    ]
+    query = KeyQuery(pa.table({"k": pa.array([None], pa.string())}), layout)
+    assert [each.path for each in may_hold(files, query, layout)] == ["some", "unknown"]
 
 
 def test_a_large_query_is_answered_as_a_small_one(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def as_read(layout: FileLayout, rows: pa.Table) -> pa.Table:
     return rows
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(tables(), st.integers(1, 4))
 def test_rows_come_back_by_partition_in_the_order_of_the_key(
     table: tuple[FileLayout, pa.Table], max_rows: int

@@ -57,14 +57,18 @@ def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
 def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
     """Struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
     arrays = []
-    own = [f"{FOLDER}/{name}" for name in found.names]
-    for name in [*own, *read_checkpoint(store, found).sidecars]:
+    names = [f"{FOLDER}/{name}" for name in found.names]
+    for name in names:  # which grows by sidecars
         if name.endswith(".json"):
-            lines = [each["remove"] for each in _lines(store, name) if "remove" in each]
-            arrays.append(pa.array(lines) if lines else pa.nulls(0))
+            actions = _lines(store, name)
+            gone = [each["remove"] for each in actions if "remove" in each]
+            arrays.append(pa.array(gone) if gone else pa.nulls(0))
+            sidecars = [each["sidecar"] for each in actions if "sidecar" in each]
         else:
             with _readable(store, name) as file:
-                arrays += [_present(file, "remove")]
+                arrays.append(_present(file, "remove"))
+                sidecars = _present(file, "sidecar").to_pylist()
+        names += map(_sidecar, sidecars)
     return [array for array in arrays if len(array)]
 
 
@@ -86,9 +90,14 @@ def _read(store: FileStore, name: str, into: Checkpoint) -> None:
 
 def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
     if kind == "sidecar":
-        into.sidecars.append(f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}")
+        into.sidecars.append(_sidecar(body))
     else:
         into.actions.append({kind: body})
+
+
+def _sidecar(body: Mapping[str, Any]) -> str:
+    """Its name below the table; it is in one folder, whatever its path says."""
+    return f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}"
 
 
 def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:

@@ -63,11 +63,9 @@ class CommitWriter:
         failpoints.hit("delta.commit.before")
         try:
             tag = self._store.put_if_absent(name, data)
-        except TidelogError:
+        except TidelogError as error:
             # The answer may be lost, and not the commit.
-            found = self._store.read_if_there(name)
-            if found is None:
-                raise
+            found = self._found(name, error)
             tag = self._store.tag(name) if found == data else None
         if tag is None:
             raise ConflictError(
@@ -76,6 +74,16 @@ class CommitWriter:
         failpoints.hit("delta.commit.after")
         state.apply(version, lines, tag)
         return version
+
+    def _found(self, name: str, error: TidelogError) -> bytes:
+        """What is there after an error; raises that if nothing is, or if it can't be read."""
+        try:
+            found = self._store.read_if_there(name)
+        except TidelogError:
+            found = None
+        if found is None:
+            raise error
+        return found
 
 
 def _info(

@@ -1,0 +1,170 @@
+"""Commits of a Delta table on an object store that holds, loses and repeats what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from tests.support.faulty_network import FaultyNetwork, on_the_way
+from tests.support.s3 import S3Server
+from tests.unit.lake.delta_log.tables import Table, file, seen
+
+from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedError, StorageError
+from tidelog.eventlog.storage import objects
+from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
+from tidelog.outputs.lake.delta_log.table_actions import add, transaction
+
+pytestmark = pytest.mark.integration
+_numbers = count(1)
+
+
+@pytest.fixture
+def place(s3: S3Server) -> str:
+    return s3.url(f"delta-{next(_numbers)}")
+
+
+@pytest.fixture
+def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
+    """The way to the server; a client tries nothing again."""
+    monkeypatch.setitem(objects._RETRY, "max_retries", 0)
+    with on_the_way(s3, place, monkeypatch) as network:
+        yield network
+
+
+@pytest.fixture
+def table(network: FaultyNetwork, place: str) -> Table:
+    return Table(place)
+
+
+def put_of(s3: S3Server, table: Table, version: int) -> str:
+    prefix = table.place.rpartition("/")[2]
+    return f"PUT /{s3.bucket}/{prefix}/_delta_log/{version:020d}.json"
+
+
+def patient(table: Table, monkeypatch: pytest.MonkeyPatch, times: int) -> Table:
+    """The table by a client that tries again."""
+    monkeypatch.setitem(objects._RETRY, "max_retries", times)
+    objects._opened.cache_clear()
+    return Table(table.place)
+
+
+def test_a_commit_that_reaches_the_store_after_another_driver_s_replaces_nothing(
+    s3: S3Server, table: Table, network: FaultyNetwork
+) -> None:
+    leader = Table(table.place)
+    state = leader.create()
+    former = Table(table.place)
+    old = former.state()
+    network.arm("delay", put_of(s3, table, 1))
+    with pytest.raises(OutcomeUnknownError):
+        former.commit(old, add(file("former"), data_change=True), transaction("app", 1))
+    assert network.struck == 1
+
+    leader.commit(state, add(file("leader"), data_change=True), transaction("app", 1))
+    (answer,) = network.deliver()
+    assert answer.split()[1] in (b"409", b"412")
+    state.refresh()
+    leader.commit(state, add(file("next"), data_change=True), transaction("app", 2))
+    assert set(table.state().files) == {"leader.parquet", "next.parquet"}
+
+    with pytest.raises(ConflictError):  # it has not looked meanwhile
+        former.commit(old, add(file("former"), data_change=True), transaction("app", 1))
+    old.refresh()
+    assert seen(old) == seen(state)
+    assert old.transactions == {"app": 2}
+
+
+def test_a_commit_whose_answer_is_lost_is_recognised_by_its_content(
+    s3: S3Server, table: Table, network: FaultyNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.create()
+    # By the client, which tries again, and, where it does not, by ourselves.
+    for version, times in ((1, 1), (2, 0)):
+        table = patient(table, monkeypatch, times)
+        state = table.state()
+        network.arm("lose_answer", put_of(s3, table, version))
+        assert table.commit(state, add(file(f"f{version}"), data_change=True)) == version
+        assert network.struck == 1
+        state.refresh()
+    read = table.state()
+    assert set(read.files) == {"f1.parquet", "f2.parquet"}
+    assert seen(read) == seen(state)
+
+
+def test_a_lost_answer_to_a_commit_that_another_one_s_took_the_number_of(
+    s3: S3Server, table: Table, network: FaultyNetwork
+) -> None:
+    state = table.create()
+    theirs = table.state()
+    table.commit(theirs, add(file("theirs"), data_change=True))
+    network.arm("lose_answer", put_of(s3, table, 1))
+    with pytest.raises(ConflictError):
+        table.commit(state, add(file("ours"), data_change=True))
+    assert set(table.state().files) == {"theirs.parquet"}
+
+
+def test_an_own_commit_that_arrives_late_is_seen_by_its_transaction(
+    s3: S3Server, table: Table, network: FaultyNetwork
+) -> None:
+    state = table.create()
+    network.arm("delay", put_of(s3, table, 1))
+    with pytest.raises(OutcomeUnknownError):
+        table.commit(state, add(file("first"), data_change=True), transaction("app", 1))
+    state.refresh()
+    assert state.transactions == {}
+    assert network.deliver() == [b"HTTP/1.1 200 OK"]  # while tasks write once more
+    with pytest.raises(ConflictError):
+        table.commit(state, add(file("again"), data_change=True), transaction("app", 1))
+    state.refresh()
+    assert (state.transactions, set(state.files)) == ({"app": 1}, {"first.parquet"})
+
+
+def test_a_store_that_is_busy_is_asked_again(
+    s3: S3Server, table: Table, network: FaultyNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = table.create()
+    network.arm("busy", "")
+    with pytest.raises(StorageError):
+        state.refresh()
+    for request, times in ((put_of(s3, table, 1), 1), ("", 2)):  # and nobody says what was done
+        network.arm("busy", request, times)
+        with pytest.raises(OutcomeUnknownError):
+            table.commit(state, add(file("a"), data_change=True))
+    assert state.version == 0
+    table = patient(table, monkeypatch, 3)
+    state = table.state()
+    for _ in range(3):
+        network.arm("busy", "", times=2)
+        table.fill(state, 1)
+        network.arm("busy", "", times=2)
+        state.refresh()
+    write_checkpoint(table.store, state)
+    network.arm("busy", "", times=2)
+    assert seen(table.state()) == seen(state)
+
+
+def test_a_writer_that_ignores_conditions_is_noticed(s3: S3Server, table: Table) -> None:
+    state = table.create()
+    table.fill(state, 1)
+    state.refresh()
+    table.foreign(1, [add(file("theirs"), data_change=True)])
+    with pytest.raises(OutputRefusedError, match="version 1, which this pipeline committed, was"):
+        state.refresh()
+
+
+def test_a_batch_asks_little_of_the_store(
+    s3: S3Server, table: Table, network: FaultyNetwork
+) -> None:
+    state = table.create()
+    table.fill(state, 30)
+    network.asked.clear()
+    state.refresh()
+    table.fill(state, 1)
+    assert [line.split()[0] for line in network.asked] == ["GET", "HEAD", "PUT"]
+    write_checkpoint(table.store, state)
+    network.asked.clear()
+    assert seen(table.state()) == seen(state)
+    # The hint, a list, the checkpoint (its end and its size come together), and the commit's time.
+    kinds = [line.split()[0] for line in network.asked]
+    assert kinds == ["GET"] * 4

@@ -1,7 +1,9 @@
-"""What a capture costs where every request is paid for."""
+"""What a capture and a pipeline cost where every request is paid for."""
 
 from __future__ import annotations
 
+import json
+import statistics
 import subprocess
 import sys
 import time
@@ -9,20 +11,27 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
+import yaml
 from tests.faults.capture_fixture import Source
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.pipeline_process import Delivering
 from tests.support.s3 import S3Server
 
 from tidelog import app
 from tidelog.cli.watch import beside
+from tidelog.eventlog.polling import log_poller
 from tidelog.eventlog.storage.opening import provide_options
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
-WATCHED_S, WATCHED_PAIR_S = 20.0, 45.0
-MOST_AN_HOUR, MOST_OF_A_PAIR = 1_000, 1_750
+WATCHED_S, WATCHED_PAIR_S, WATCHED_PIPELINE_S = 20.0, 45.0, 60.0
+MOST_AN_HOUR, MOST_OF_A_PAIR, MOST_OF_A_PIPELINE, MOST_OF_BOTH = 1_000, 1_750, 2_000, 2_000
+SEEN_S, SEEN_HERE_S = 3.0, 1.0
+"""After a commit, until a pipeline reads its segment: elsewhere, and on capture's host."""
 BEGUN = 6
 """Each kind of request may fall due once more than its share of the time."""
 
@@ -65,6 +74,43 @@ def source(s3: S3Server, network: FaultyNetwork, database: str, tmp_path: Path) 
     return source
 
 
+def with_output(source: Source, options: dict[str, str]) -> Path:
+    """The configuration with an output, and a way of its own to the store."""
+    config = yaml.safe_load(source.config_file.read_text())
+    config["log"]["storage_options"] = options
+    config["pipeline"] = {"checkpoint": str(source.directory / "checkpoint")}
+    files = {"kind": "files", "path": str(source.directory / "files")}
+    config["outputs"] = [
+        {**files, "name": "a"},
+        {**files, "path": f"{files['path']}-b", "name": "b"},
+    ]
+    file = source.directory / "pipeline.yaml"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def delivered(source: Source, rows: int) -> bool:
+    names = [str(path) for path in source.directory.glob("files*/table=*/**/*.parquet")]
+    found = [
+        ds.dataset([n for n in names if part in n]) for part in ("files/", "files-b/") if names
+    ]
+    return bool(names) and all(each.count_rows() >= rows for each in found)
+
+
+def seen_after(source: Source, network: FaultyNetwork, row: int) -> float:
+    """Seconds from a commit until something reads its segment by this way."""
+    before = len(network.asked)
+    source.write(row, row)
+    committed = time.time()
+
+    def reads() -> list[float]:
+        told = zip(network.asked[before:], network.asked_at[before:], strict=False)
+        return [at for line, at in told if line.startswith("GET") and ".arrow" in line]
+
+    source.wait_for(reads)
+    return reads()[0] - committed
+
+
 def asked(network: FaultyNetwork, after_s: float, for_s: float) -> list[str]:
     time.sleep(after_s)
     before = len(network.asked)
@@ -92,3 +138,53 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
     with captures(source, 2):
         lines = asked(network, beside.BEGUN_S + 10, WATCHED_PAIR_S)  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)
+
+
+@pytest.mark.spark
+def test_an_idle_pipeline_on_another_host_makes_few_requests(
+    source: Source, network: FaultyNetwork, s3: S3Server, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of two outputs: they share the polls. It sees no notes of capture's host."""
+    proxied = {**s3.options, "endpoint": f"http://127.0.0.1:{network.port}"}
+    text = source.config_file.read_text().replace(proxied["endpoint"], s3.options["endpoint"])
+    source.config_file.write_text(text)
+    source.write(1, 3)
+    with captures(source, 1):
+        (tmp_path / "other-host").mkdir()
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "other-host"))
+        file = with_output(source, proxied)
+        process = Delivering(file, tmp_path / "pipeline.log")
+        try:
+            source.wait_for(lambda: delivered(source, 3))
+            lines = asked(network, log_poller.BUSY_S + 5, WATCHED_PIPELINE_S)
+            seconds = []
+            for row in range(10, 14):
+                seconds.append(seen_after(source, network, row))
+                time.sleep(3.1)
+            source.wait_for(lambda: delivered(source, 7))
+        finally:
+            process.close()
+    assert len(lines) <= MOST_OF_A_PIPELINE * WATCHED_PIPELINE_S / 3600 + BEGUN, kinds(lines)
+    assert max(seconds) <= SEEN_S, seconds
+
+
+@pytest.mark.spark
+def test_an_idle_capture_and_pipeline_of_one_process_make_few_requests(
+    source: Source, network: FaultyNetwork, tmp_path: Path
+) -> None:
+    """Commits are seen by what the log's writer notes: no request asks for them."""
+    source.write(1, 3)
+    file = with_output(source, {**source.storage_options})
+    process = Delivering(file, tmp_path / "run.log", command="run")
+    try:
+        source.wait_for(lambda: delivered(source, 3))
+        lines = asked(network, log_poller.BUSY_S + 5, WATCHED_PIPELINE_S)
+        seconds = []
+        for row in range(10, 14):
+            seconds.append(seen_after(source, network, row))
+            time.sleep(3.1)
+        source.wait_for(lambda: delivered(source, 7))
+    finally:
+        process.close()
+    assert len(lines) <= MOST_OF_BOTH * WATCHED_PIPELINE_S / 3600 + BEGUN, kinds(lines)
+    assert statistics.median(seconds) <= SEEN_HERE_S, seconds

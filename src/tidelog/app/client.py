@@ -245,7 +245,9 @@ def log_lines(
         if not follow:
             return
     while True:
-        end = log.latest_offset(durable=False)
+        end = offset
+        if not follow or log.poll(offset):
+            end = log.latest_offset(durable=False, after=offset)
         if end > offset:
             yield from lines(log, path, offset, end, table, dumps=dumps)
             offset = end

@@ -40,6 +40,8 @@ class Appender(Protocol):
     def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended: ...
     def append_control(self, message: dict[str, Any]) -> Appended: ...
     def append_position(self, resume: Resume) -> Appended: ...
+    def idle(self) -> None:
+        """There is nothing to append now. Takes no time, raises nothing."""
 
 
 _LATE: Final = 20  # flush intervals: changes that come later are a backlog's
@@ -148,6 +150,8 @@ class WriterThread(threading.Thread):
                     pending, pending_bytes = [], 0
                 elif self._stopping.is_set() and not len(self._buffer):
                     return
+                else:
+                    self._log.idle()
 
     def _age_s(self, newest: LogBatch) -> float:
         if newest.behind_s < _LATE * self._flush_s:

@@ -92,7 +92,9 @@ class _BrokenError(Exception):
 
 
 class ChainReader:
-    """Walks the chain and caches segments' metadata. Thread-safe."""
+    """Walks the chain and caches segments' metadata. Thread-safe. ``read_at``: when `refresh` was
+    called that gave what is known, by `time.monotonic`.
+    """
 
     def __init__(self, storage: Storage, info: LogInfo) -> None:
         self.storage = storage
@@ -100,7 +102,7 @@ class ChainReader:
         self._log_tag = storage.tag(LOG_FILE)
         self._cache: dict[str, tuple[Tag, SegmentMeta]] = {}
         self._chain: Chain | None = None
-        self._stood_at = -math.inf
+        self._stood_at = self.read_at = -math.inf
         self._lock = threading.Lock()
 
     def another(self) -> ChainReader:
@@ -131,6 +133,7 @@ class ChainReader:
             return cached[1]
         meta = SegmentFile(self.storage, name, columns=()).meta
         if meta.generation != self.info.generation:
+            self._check_generation(self.storage.tag(LOG_FILE))
             raise ForeignSegmentError(
                 f"{self.storage!r} segment {name} belongs to generation {meta.generation}, this "
                 f"log is generation {self.info.generation}. Move the file out of the directory."
@@ -151,10 +154,10 @@ class ChainReader:
         raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
 
     @property
-    def is_known(self) -> bool:
-        """Was the chain walked?"""
+    def known(self) -> Chain | None:
+        """The chain as it was read last; None: it was not."""
         with self._lock:
-            return self._chain is not None
+            return self._chain
 
     def stands(self) -> bool:
         """Is the newest segment that is known there as it was? It is not where somebody restored an
@@ -184,15 +187,23 @@ class ChainReader:
             self._chain = None
         return self.newest()
 
-    def refresh(self) -> Chain:
-        """The chain as of now; cheap if little was appended since the last call."""
+    def refresh(self, upto: int | None = None) -> Chain:
+        """The chain as of now; cheap if little was appended since the last call. ``upto``: what
+        lies before it is enough, as of some seconds ago where requests are paid. That another log
+        is at the place is noticed then by what follows.
+        """
         with self._lock:
-            chain = self._chain
+            chain, now = self._chain, time.monotonic()
+            recent = self.storage.parallel > 1 and now - self.read_at < _STANDS_EVERY_S
+            if upto is not None and chain is not None and recent and upto <= chain.next:
+                return chain
             if chain is not None and chain.segments:
-                chain = self._followed(chain)
+                brief = self.storage.parallel > 1 and upto is not None
+                chain = self._followed(chain, brief=brief)
             else:
                 self._check_generation(self.storage.tag(LOG_FILE))
             self._chain = self._walk() if chain is None or not chain.segments else chain
+            self.read_at = now
             return self._chain
 
     def walk(self) -> Chain:
@@ -213,15 +224,17 @@ class ChainReader:
             )
         self._log_tag = tag
 
-    def _followed(self, chain: Chain, *, stands: bool = False) -> Chain | None:
+    def _followed(self, chain: Chain, *, stands: bool = False, brief: bool = False) -> Chain | None:
         """The chain with what was appended since; None: it has to be walked. ``stands``: also if
-        the end that is known is not there as it was.
+        the end that is known is not there as it was; ``brief``: not if something follows it.
         """
-        end, now = chain.segments[-1], time.monotonic()
-        stands = stands or self.storage.parallel == 1 or now - self._stood_at >= _STANDS_EVERY_S
-        looked_at = [LOG_FILE, segment_name(end.next), *([end.name] if stands else [])]
-        log, following, *known = self.storage.tags_of(looked_at)
-        self._check_generation(log)
+        end, now, known = chain.segments[-1], time.monotonic(), list[Tag | None]()
+        following = self.storage.tag(segment_name(end.next)) if brief else None
+        if following is None:
+            stands = stands or self.storage.parallel == 1 or now - self._stood_at >= _STANDS_EVERY_S
+            looked_at = [LOG_FILE, segment_name(end.next), *([end.name] if stands else [])]
+            log, following, *known = self.storage.tags_of(looked_at)
+            self._check_generation(log)
         if known:  # an older state of the storage put back: nothing would ever follow
             self._stood_at = now
             if not self._is_known(end.name, known[0]):
@@ -376,16 +389,3 @@ class ChainReader:
                 if meta.tail == pred:
                     return meta
         return unreadable
-
-    def leftovers(self, chain: Chain) -> list[SegmentMeta]:
-        """Segments before the head that retention was about to delete, newest first."""
-        tags = self.storage.tags()
-        names = [name for name in tags if is_segment_name(name)]
-        result: list[SegmentMeta] = []
-        segment = chain.segments[0] if chain.segments else None
-        while segment is not None and segment.pred is not None:
-            found = self.find_predecessor(segment, names, tags)
-            segment = found if isinstance(found, SegmentMeta) else None
-            if segment is not None:
-                result.append(segment)
-        return result

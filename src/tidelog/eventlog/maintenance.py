@@ -174,7 +174,7 @@ class EventLogMaintenance:
         ]
         if not suspects:
             return swept
-        retained = {segment.identity for segment in self._reader.leftovers(chain)}
+        retained = {segment.identity for segment in _leftovers(self._reader, chain)}
         for name in suspects:
             self._check_lease()
             try:
@@ -254,6 +254,20 @@ class EventLogMaintenance:
             f"{self._storage!r}: segment {name} was rolled up by another process meanwhile. "
             "Roll-up goes on with the next round."
         )
+
+
+def _leftovers(reader: ChainReader, chain: Chain) -> list[SegmentMeta]:
+    """Segments before the head that retention was about to delete, newest first."""
+    tags = reader.storage.tags()
+    names = [name for name in tags if is_segment_name(name)]
+    result: list[SegmentMeta] = []
+    segment = chain.segments[0] if chain.segments else None
+    while segment is not None and segment.pred is not None:
+        found = reader.find_predecessor(segment, names, tags)
+        segment = found if isinstance(found, SegmentMeta) else None
+        if segment is not None:
+            result.append(segment)
+    return result
 
 
 def _now_ms(now_ms: int | None) -> int:

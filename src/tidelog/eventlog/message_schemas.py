@@ -96,7 +96,7 @@ class MessageSchemaStore:
         return found
 
     def _load_new(self) -> None:
-        for number in new_numbers(self._storage, _FOLDER, _FILE, self._known):
+        for number in new_numbers(self._storage, _FOLDER, _FILE, _name, self._known):
             self._load(number)
 
     def _load(self, number: int) -> None:

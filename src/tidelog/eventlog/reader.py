@@ -15,6 +15,7 @@ from tidelog.eventlog import unused_offsets
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.log_files import LOG_FILE, load_log
+from tidelog.eventlog.polling.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile, narrowed
 from tidelog.eventlog.storage.opening import storage_at
@@ -55,6 +56,7 @@ class EventLog:
         self.info = load_log(storage)
         self.schemas = SchemaStore(storage)
         self._reader = ChainReader(storage, self.info)
+        self._poller = LogPoller(self._reader)
         self._durable: str | None = None
 
     @classmethod
@@ -86,9 +88,17 @@ class EventLog:
                 return meta.source
         return self.source
 
-    def chain(self) -> Chain:
-        """The segments as of now."""
-        return self._reader.refresh()
+    def chain(self, upto: int | None = None) -> Chain:
+        """The segments as of now. ``upto``: who needs what lies before it, and has been told that
+        it is there, gets them as they were some seconds ago where requests are paid.
+        """
+        return self._reader.refresh(upto)
+
+    def poll(self, offset: int, wait_s: float = 0.0) -> bool:
+        """May there be more to read than up to ``offset``? For who asks again and again: on an
+        object store it costs a request in two seconds, or none. Waits for it there, ``wait_s``.
+        """
+        return self._poller.poll(offset, wait_s)
 
     @property
     def head_offset(self) -> int:
@@ -107,7 +117,7 @@ class EventLog:
     @property
     def is_known(self) -> bool:
         """Was the chain walked? Then `chain` costs little."""
-        return self._reader.is_known
+        return self._reader.known is not None
 
     def stands(self) -> bool:
         """Is the newest segment that is known there as it was?"""
@@ -117,14 +127,15 @@ class EventLog:
         """For who reads or writes the chain beside this: it knows what this does."""
         return self._reader.another()
 
-    def latest_offset(self, durable: bool = True) -> int:
-        """Where the log ends: the offset that the next record gets.
+    def latest_offset(self, durable: bool = True, after: int | None = None) -> int:
+        """Where the log ends: the offset that the next record gets. ``after``: who knows the log up
+        to there, and that it goes on, needs to know no better where requests are paid.
 
         ``durable``: what this reports survives a power failure (visible is not durable:
         docs/explanation/architecture.md). Needed wherever the offset is stored, e.g. by Spark.
         """
         for _ in range(_RESOLVE_ATTEMPTS):
-            chain = self.chain()
+            chain = self.chain(None if after is None else after + 1)
             tail = chain.tail
             if tail is None or not durable or tail.nonce + tail.name == self._durable:
                 return chain.next
@@ -151,7 +162,7 @@ class EventLog:
             OffsetGoneError: ``start`` is below the head.
             OffsetAheadError: who has read so far has read what is not in the log.
         """
-        chain = self._check_range(self.chain(), start, end)
+        chain = self._check_range(self.chain(end), start, end)
         end = chain.next if end is None else end
         return [
             SegmentRef(
@@ -331,7 +342,7 @@ class EventLog:
 
     def bytes_between(self, start: int, end: int) -> int:
         """Of the log, so many lie between these offsets."""
-        return max(0, end - start - unused_offsets.count_unused(self.chain(), start, end))
+        return max(0, end - start - unused_offsets.count_unused(self.chain(end), start, end))
 
     def _check_range(self, chain: Chain, start: int, end: int | None) -> Chain:
         """The chain as it is then: it may have grown."""

@@ -126,7 +126,7 @@ class SchemaStore:
         return next(same, None)
 
     def _load_new(self) -> None:
-        for number in new_numbers(self._storage, _FOLDER, _FILE, self._schemas):
+        for number in new_numbers(self._storage, _FOLDER, _FILE, _name, self._schemas):
             self._load(number)
 
     def _load(self, schema_id: int) -> TableSchema | None:

@@ -56,7 +56,8 @@ def check_offsets(reader: ChainReader, offsets: Sequence[int], who: str) -> None
     """Raises OffsetAheadError if there is one of these that `diverges_at` finds. A listing may be
     late: it is looked again for a while, and each look asks for what would follow.
     """
-    chain, deadline = reader.refresh(), time.monotonic() + _LATE_LISTING_S
+    chain = reader.refresh(max(offsets, default=None))
+    deadline = time.monotonic() + _LATE_LISTING_S
     for offset in offsets:
         while offset > chain.next and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)

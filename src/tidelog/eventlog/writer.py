@@ -23,6 +23,7 @@ from tidelog.errors import (
 from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
+from tidelog.eventlog.polling.host_notes import HostNotes
 from tidelog.eventlog.record_counts import RecordCounts
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, to_record_batches
@@ -70,6 +71,7 @@ class EventLogWriter:
         self._check_lease = check_lease
         self._chain = ChainReader(storage, self.info) if chain is None else chain
         self._seen = seen
+        self._notes = HostNotes(storage, self.info.generation)
         self._closed: EventLogError | LeaseLostError | None = None
         self._tables: dict[int, str] = {}
         self._tail: SegmentMeta | None = None
@@ -96,8 +98,7 @@ class EventLogWriter:
             path: the event log's directory, or its URL on an object store.
             source: must be the log's, but for the timeline.
             epoch: of our lease; not below the tail's.
-            check_lease: called right before a segment becomes visible; raises LeaseLostError if
-                leadership is in doubt.
+            check_lease: called right before a segment becomes visible; may raise LeaseLostError.
             schemas: names the tables of schema ids; the log's own schema store by default.
 
         Raises:
@@ -118,16 +119,9 @@ class EventLogWriter:
         check_lease: Guard | None = None,
         schemas: SchemaRegistry | None = None,
     ) -> EventLogWriter:
-        """Create the log unless it exists, then `open` it.
-
-        Args:
-            path: the event log's directory, created if absent, or its URL on an object store.
-            source: see `open`.
-            epoch: see `open`.
-            check_lease: see `open`.
-            schemas: see `open`.
-            start_offset: where a new log begins. A log recreated at the same place must begin above
-                every offset issued before, so that outputs can go on comparing versions.
+        """Create the log unless it exists, then `open` it. ``start_offset``: where a new log
+        begins; a log recreated at the same place must begin above every offset issued before, so
+        that outputs can go on comparing versions.
         """
         create_log(storage_at(path), source, start_offset)
         return cls.open(path, source, epoch, check_lease=check_lease, schemas=schemas)
@@ -206,6 +200,11 @@ class EventLogWriter:
         )
         return self._append("control", [record], resume)
 
+    def idle(self) -> None:
+        """There is nothing to append: say so to readers of this host, at any time, but often."""
+        if self._closed is None:
+            self._notes.runs()
+
     def close(self) -> None:
         """Append no more. Idempotent."""
         if self._closed is None:
@@ -267,6 +266,7 @@ class EventLogWriter:
             )
             raise self._closed from error
         self._tail = meta
+        self._notes.wrote(meta.next)
         return meta
 
     def _describe(

@@ -18,14 +18,12 @@ from tidelog.engine.events import Events
 from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.log_places import is_url
 from tidelog.model.records import Kind
 from tidelog.outputs.base.sections import StepSection
 
 _LOOK_S: Final = 0.05
 _BATCH_BYTES: Final = 32 << 20
 """A poll ends behind the stored batch that brings it there, of some MiB at most."""
-_LOOK_FAR_S: Final = 0.5  # in an object store every look is a request that is paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,6 @@ class LogTask:
         self._starting_offset = starting_offset
         self._path, self._batch_size, self._offsets = path, batch_size, offsets
         self._steps = EventSteps(steps)
-        self._look_s = _LOOK_FAR_S if is_url(path) else _LOOK_S
         self._log: EventLog | None = None
         self._next = 0
         self._reading: Iterator[pa.RecordBatch] = iter(())
@@ -131,7 +128,9 @@ class LogTask:
         log = self._opened()
         deadline = time.monotonic() + timeout_s
         while self._next == self._until:
-            end = log.latest_offset()
+            end = self._next
+            if log.poll(end):
+                end = log.latest_offset(after=end)
             if end > self._next:
                 self._reading = _records(log, self._next, end)
                 self._until = end
@@ -140,7 +139,7 @@ class LogTask:
                 log.check_offsets(self._next)
             if time.monotonic() >= deadline:
                 return None
-            time.sleep(self._look_s)
+            time.sleep(_LOOK_S)
         records = self._gathered()
         if records is None:
             self._next = self._until

@@ -10,7 +10,7 @@ from tidelog.eventlog.reader import EventLog
 def activity_of(log: EventLog) -> dict[str, dict[str, Any]]:
     """For status: ``records`` and ``last_ms`` by table. Made of the chain's metadata alone."""
     found: dict[str, dict[str, Any]] = {}
-    for meta in log.chain().segments:
+    for meta in log.chain(log.info.start_offset).segments:
         for table, rows in meta.rows_by_table.items():
             if not rows:
                 continue

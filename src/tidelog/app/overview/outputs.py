@@ -92,7 +92,7 @@ def _missing(log: EventLog, offset: int, known: _Known) -> tuple[int, float | No
     """The records of tables at and behind ``offset``, and the age of the first one, 0.0 if there is
     none; None: not known. Reads one segment; the others tell in the chain's metadata.
     """
-    chain = log.chain()
+    chain = log.chain(offset)
     if offset < chain.head:
         return sum(sum(meta.rows_by_table.values()) for meta in chain.segments), None
     records, first_us = 0, None

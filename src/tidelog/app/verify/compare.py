@@ -22,6 +22,7 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.log_places import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 CATCH_UP_S = 180.0
 IMPATIENT_S = 10.0
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S, LOOK_SPARINGLY_S = 0.2, 2.0
+"""While it waits for capture or an output: usually, and where a look costs requests."""
 NO_COPIES = (
     "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
     "iceberg, postgres and mysql"
@@ -169,6 +171,7 @@ class ComparedSource:
         exists = state_exists(config.state.place)
         self.state = open_state(config.state.place) if exists else None
         self._patience_s = CATCH_UP_S
+        self._look_s = LOOK_SPARINGLY_S if is_url(self._path) else LOOK_EVERY_S
         self.on_stage: Callable[[str], None] = lambda _stage: None
 
     def close(self) -> None:
@@ -224,7 +227,7 @@ class ComparedSource:
             self.tell(f"waits for the output: {left} of the log to go")
             if time.monotonic() >= deadline:
                 break
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(self._look_s)
         self._patience_s = IMPATIENT_S
         return False
 
@@ -258,7 +261,7 @@ class ComparedSource:
             if not told:
                 self.tell("waits for capture")
                 told = True
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(self._look_s)
         return self.log.latest_offset()
 
     def _covered(self) -> int:

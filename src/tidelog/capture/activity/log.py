@@ -160,3 +160,6 @@ class Counted:
 
     def append_position(self, resume: Resume) -> Appended:
         return self._log.append_position(self._located(resume))
+
+    def idle(self) -> None:
+        self._log.idle()

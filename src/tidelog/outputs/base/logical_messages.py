@@ -19,7 +19,7 @@ MESSAGES: Final = TableName("", "message")
 
 def refs_of(log: EventLog, start: int, end: int) -> tuple[SegmentRef, ...]:
     """The segments of offsets ``[start, end)`` that hold logical messages."""
-    holding = {s.name for s in log.chain().between(start, end) if 0 in s.rows_by_schema}
+    holding = {s.name for s in log.chain(end).between(start, end) if 0 in s.rows_by_schema}
     return tuple(
         ref
         for ref in log.segments(start, end)

@@ -53,7 +53,7 @@ def _schemas_in_order(
     """(offset, table, schema id) wherever a table's may differ from ``current``. Reads records
     around such places alone.
     """
-    for segment in log.chain().between(batch.start, batch.end):
+    for segment in log.chain(batch.end).between(batch.start, batch.end):
         tables = {n: log.schemas.get(n).table for n in segment.rows_by_schema if n}
         tables = {n: table for n, table in tables.items() if wanted(table)}
         first, following = max(batch.start, segment.first), min(batch.end, segment.next)
@@ -105,7 +105,7 @@ def schema_before(log: EventLog, table: TableName, end: int) -> TableSchema | No
     """The version that the table was last told under before ``end``; if the log has no record of
     that any more, the newest.
     """
-    return schema_in(log, table, log.head_offset, end) or partitions.schema_now(log, table)
+    return schema_in(log, table, log.chain(end).head, end) or partitions.schema_now(log, table)
 
 
 def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSchema:
@@ -123,6 +123,8 @@ def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[Segme
     """The segments of the range that hold records of the table."""
     name = str(table)
     holding = {
-        segment.name for segment in log.chain().between(start, end) if name in segment.rows_by_table
+        segment.name
+        for segment in log.chain(end).between(start, end)
+        if name in segment.rows_by_table
     }
     return [ref for ref in log.segments(start, end, tables=(name,)) if ref.name in holding]

@@ -40,14 +40,18 @@ class Lag:
         return asdict(self)
 
 
+NONE = Lag(0, 0, 0.0)
+
+
 def lag_at(
     log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
 ) -> Lag:
     """The lag of a stream of ``tables`` (patterns; none: all) that has read up to ``offset``."""
-    end = log.latest_offset(durable=False)
+    chain = log.chain(offset)
+    end = chain.next
     wanted = partitions.schemas_of(log, tables)
     records, oldest = 0, None
-    for segment in log.chain().between(offset, end):
+    for segment in chain.between(offset, end):
         ids = [i for i in segment.rows_by_schema if i and (wanted is None or i in wanted)]
         if not ids:
             continue

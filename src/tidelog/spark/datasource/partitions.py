@@ -27,9 +27,9 @@ def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, 
         return None
     return {
         schema.schema_id: schema
-        for table in log.schemas.tables()
+        for table, versions in log.schemas.by_table().items()
         if matches(patterns, table)
-        for schema in log.schemas.versions(table)
+        for schema in versions
     }
 
 
@@ -73,7 +73,7 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
     """The version of the table's last record in ``[start, end)``. Not the greatest number: a shape
     that comes back has its old one (`SchemaStore.register`).
     """
-    for segment in reversed(log.chain().between(start, end)):
+    for segment in reversed(log.chain(end).between(start, end)):
         own = [n for n in segment.rows_by_schema if n and log.schemas.get(n).table == table]
         low, high = max(start, segment.first), min(end, segment.next)
         if len(own) == 1 and (low, high) == (segment.first, segment.next):
@@ -125,7 +125,7 @@ def check_start(log: EventLog, start: int, who: str) -> None:
     """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log does not
     hold what was read before it.
     """
-    head = log.head_offset
+    head = log.chain(start).head
     if start < head:
         raise OffsetGoneError(
             f"{log.storage!r}: {who} stands at offset {start}, but retention removed "
@@ -161,7 +161,7 @@ def admit(
     wanted = None if schemas is None else schemas.keys()
     room = _Room(max_bytes, max_records)
     at = start
-    for segment in log.chain().between(start, end):
+    for segment in log.chain(end).between(start, end):
         following = min(segment.next, end)
         counts = wanted is None or not wanted.isdisjoint(segment.rows_by_schema)
         complete = whole or (segment.first, segment.next) == (at, following)
@@ -228,7 +228,7 @@ def new_schema_at(
         if other.schema_id > schema.schema_id
     }
     if newer:
-        for segment in log.chain().between(start, end):
+        for segment in log.chain(end).between(start, end):
             found = sorted(newer.keys() & segment.rows_by_schema.keys())
             if found:
                 return segment.first, newer[found[0]]

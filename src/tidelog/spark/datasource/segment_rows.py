@@ -32,7 +32,7 @@ def rows(
     ``bytes`` is an estimate.
     """
     result: list[tuple[Any, ...]] = []
-    for segment in log.chain().between(start, end):
+    for segment in log.chain(end).between(start, end):
         first, following = max(start, segment.first), min(end, segment.next)
         counts: Mapping[int, int] = segment.rows_by_schema
         if (first, following) != (segment.first, segment.next):

@@ -58,6 +58,10 @@ _OF_STREAMS = {
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
 _registration = threading.Lock()
+_POLL_S = 0.2
+"""Spark asks for the newest offset again and again, ten milliseconds after an answer. Where it
+costs something to know, the answer takes so long if there is nothing new.
+"""
 
 
 def register(spark: SparkSession) -> None:
@@ -201,6 +205,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.plan = ReadPlan(options, self.target, schema)
         self.last: int | None = None  # of AvailableNow: never go beyond
         self.planned: int | None = None  # where the newest batch ends
+        self.idle = False  # there was nothing more, when it was asked last
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader for its `read` only.
@@ -225,8 +230,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._offset(self.log.latest_offset())
             start = self._offset(self.planned)
         limit = limit or self.getDefaultReadLimit()
+        if self.last is None and self._is_idle(start):
+            return start
+        end = self.log.latest_offset(after=self.planned)
         begin = self.planned = self._checked(start)
-        end = self.log.latest_offset()
         if self.last is not None:
             end = min(end, self.last)
         if end <= begin:
@@ -251,11 +258,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.last = self.log.latest_offset()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        latest = self._offset(self.log.latest_offset(durable=False))
-        if self.planned is not None:
-            with suppress(TidelogError):  # what fails here fails, and says so, where rows are read
-                behind = lag.lag_at(self.log, self.planned, self.options.tables)
-                latest[lag.MEMBER] = behind.to_json()
+        if self.planned is None:
+            return self._offset(self.log.latest_offset(durable=False))
+        if self.idle:  # Spark asks for both, one after the other
+            return self._offset(self.planned) | {lag.MEMBER: lag.NONE.to_json()}
+        latest = self._offset(self.log.chain(self.planned).next)
+        with suppress(TidelogError):  # what fails here fails, and says so, where rows are read
+            behind = lag.lag_at(self.log, self.planned, self.options.tables)
+            latest[lag.MEMBER] = behind.to_json()
         return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -269,6 +279,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.plan, partition)
+
+    def _is_idle(self, start: dict[str, Any]) -> bool:
+        """Is all planned that there is, as far as polls tell that cost little?"""
+        planned = self.planned
+        same = planned is not None and start == self._offset(planned)
+        self.idle = planned is not None and same and not self.log.poll(planned, _POLL_S)
+        return self.idle
 
     def _offset(self, offset: int) -> dict[str, Any]:
         return {"generation": self.log.generation, "offset": offset}

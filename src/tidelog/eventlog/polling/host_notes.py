@@ -1,0 +1,133 @@
+"""What the processes of one host tell each other of an event log on an object store, so that not
+each of them has to ask the store: where the log ends, when that was asked last, and whether the
+log's writer runs on this host.
+
+It is a hint in a file of the user's own below the directory for temporary files. Nothing that is
+read or written of the log depends on it: who can't use the file, or finds nonsense in it, asks the
+store. Times are of the host's `boot_clock`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+import threading
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog.eventlog.storage.port import Storage
+from tidelog.system.boot_clock import boot_clock
+from tidelog.system.private_files import create_file
+
+_CONTENT: Final = struct.Struct("<qdd")  # a `HostNote`: what is polled, and of the writer
+_POLLED, _WRITER = struct.Struct("<qd"), struct.Struct("<d")
+WRITER_SILENT_S: Final = 3.0
+"""A writer that has written nothing down for so long may be gone, or elsewhere."""
+
+_TELL_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostNote:
+    """``end``: offset at which the log ended. ``polled_at``: when the store was last asked whether
+    more follows it; ``written_at``: when the log's writer last said that it runs.
+    """
+
+    end: int = 0
+    polled_at: float = 0.0
+    written_at: float = 0.0
+
+    def has_writer(self) -> bool:
+        """Does the log's writer run on this host? Then it notes what it appends."""
+        return 0 <= boot_clock() - self.written_at < WRITER_SILENT_S
+
+    def is_polled(self, end: int, every_s: float) -> bool:
+        """Was it asked what follows ``end``, within the last ``every_s``?"""
+        return self.end == end and 0 <= boot_clock() - self.polled_at < every_s
+
+
+class HostNotes:
+    """The note of one log; of none in a directory, which each process may ask. Thread-safe. What
+    can't be read or written is as if it were not there.
+    """
+
+    def __init__(self, storage: Storage, generation: str) -> None:
+        self._is_kept = storage.parallel > 1
+        self._name = f"log-{generation}-{zlib.crc32(repr(storage).encode()):08x}"
+        self._lock = threading.Lock()
+        self._opened = (-1, -1)  # descriptor, and the process that opened it
+        self._told_at = 0.0
+
+    def read(self) -> HostNote:
+        """An empty note if there is none."""
+        with self._lock, suppress(OSError):
+            return _read(self._file())
+        return HostNote()
+
+    def claim(self, end: int, every_s: float) -> bool:
+        """Shall this process ask what follows ``end``? Not if one of this host has done so, or is
+        about to, within the last ``every_s``.
+
+        There is no lock, which a frozen process would keep: two may ask at once; and what is
+        overwritten here of a segment that was appended just now, the question finds.
+        """
+        if self.read().is_polled(end, every_s):
+            return False
+        self._write(_POLLED, end, boot_clock())
+        return True
+
+    def reached(self, end: int) -> None:
+        """The log was found to go on, to ``end`` at least."""
+        self._write(_POLLED, end, 0.0)
+
+    def wrote(self, end: int) -> None:
+        """Of the log's writer: it has appended all before ``end``, and nothing after it."""
+        now = self._told_at = boot_clock()
+        self._write(_CONTENT, end, now, now)
+
+    def runs(self) -> None:
+        """Of the log's writer, which has nothing to append: it runs. May be called at any time."""
+        now = boot_clock()
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._write(_WRITER, now, at=_POLLED.size)
+
+    def _write(self, part: struct.Struct, *values: float, at: int = 0) -> None:
+        with self._lock, suppress(OSError):
+            os.pwrite(self._file(), part.pack(*values), at)
+
+    def _file(self) -> int:
+        """Opened by each process for itself: a lock belongs to what was opened. Raises OSError."""
+        if not self._is_kept:
+            raise FileNotFoundError(self._name)
+        path = _directory() / self._name
+        file, process = self._opened
+        if process == os.getpid():
+            with suppress(FileNotFoundError):  # systems remove old files from /tmp
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
+            os.close(file)
+            self._opened = (-1, -1)
+        file = create_file(path, os.O_RDWR | os.O_CLOEXEC)
+        self._opened = (file, os.getpid())
+        return file
+
+
+def _read(file: int) -> HostNote:
+    return HostNote(*_CONTENT.unpack(os.pread(file, _CONTENT.size, 0).ljust(_CONTENT.size, b"\0")))
+
+
+def _directory() -> Path:
+    """Private to this user. Raises OSError where somebody else made it."""
+    path = Path(tempfile.gettempdir()) / f"tidelog-{os.getuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{path} is not this user's own")
+    return path

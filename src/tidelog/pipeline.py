@@ -14,6 +14,7 @@ __all__ = [
     "lag_of",
     "provide_options",
     "register",
+    "s3_log_store_jar",
     "spark_session",
 ]
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.spark.changes.replaying import as_of
     from tidelog.spark.datasource.lag import lag_of
     from tidelog.spark.datasource.source import register
-    from tidelog.spark.sessions.jars import delta_jars
+    from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
     from tidelog.spark.sessions.session import DELTA_CONF, spark_session
 else:
     _LAZY = {
@@ -32,6 +33,7 @@ else:
         "lag_of": "tidelog.spark.datasource.lag",
         "provide_options": "tidelog.eventlog.storage.opening",
         "register": "tidelog.spark.datasource.source",
+        "s3_log_store_jar": "tidelog.spark.sessions.jars",
         "spark_session": "tidelog.spark.sessions.session",
     }
 

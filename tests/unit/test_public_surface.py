@@ -170,3 +170,11 @@ def test_a_project_of_a_user_is_type_checked_against_the_wheel(tmp_path: Path) -
     assert len(said) == len(FOUND.splitlines()) + 1, done.stdout + done.stderr
     for line, expected in zip(said, FOUND.splitlines(), strict=False):
         assert line.startswith(expected), done.stdout
+
+    jar = "from tidelog.pipeline import s3_log_store_jar as jar; print(jar())"
+    done = subprocess.run(
+        [python, "-c", jar], cwd=project, env=environment, capture_output=True, text=True
+    )
+    path = Path(done.stdout.strip())
+    assert path.is_relative_to(tmp_path), done.stderr  # not the one beside the source
+    assert path.is_file()

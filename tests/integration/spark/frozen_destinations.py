@@ -6,14 +6,17 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from tests.behaviours.outputs import activity_files, api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import dialect, live_rows
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.outputs.opensearch.indices import index_name
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
@@ -49,6 +52,8 @@ class Place:
         point: a failpoint behind the last look at the lease; "": `stall` has the batch wait.
         stall: as long as it is entered the destination keeps a batch waiting; what it yields
             tells whether one waits.
+        release: lets go what of the frozen leader has been on its way; called before it wakes up.
+        conf: settings for its Spark sessions.
         stream: it is told each change.
         late_s: what a worker or Spark does late is done by then.
     """
@@ -58,6 +63,8 @@ class Place:
     seen: Callable[[], Any] | None
     point: str = "output.task.commit"
     stall: Callable[[], AbstractContextManager[Callable[[], bool]]] | None = None
+    release: Callable[[], object] = bool
+    conf: dict[str, str] = field(default_factory=dict)
     stream: bool = False
     late_s: float = 1.0
 
@@ -97,6 +104,46 @@ class Places:
         made = self.delta()
         made.point, made.late_s = "output.read", 10.0
         return made
+
+    def delta_s3(self) -> Place:
+        """Its driver has sent a commit, which is still on its way when another has made the same
+        one. With Delta's own log store (``conf``: ``spark.delta.logStore.s3a.impl``) it replaces
+        that, and what the other delivered is in no version of the table.
+        """
+        s3: S3Server = self._request.getfixturevalue("s3")
+        network = FaultyNetwork(s3.port)
+        self._request.addfinalizer(lambda: network.__exit__(None, None, None))
+        network.__enter__()
+        log = s3.files("lake/public/t/_delta_log")
+
+        def found() -> list[tuple[Any, ...]]:
+            if not any(log.glob("*.json")):
+                return []
+            table = DeltaTable(s3.url("lake/public/t"), storage_options=s3.options)
+            rows = table.to_pyarrow_table(columns=["id", "v"]).to_pylist()
+            return sorted((row["id"], row["v"]) for row in rows)
+
+        def commits() -> list[tuple[str, str]]:
+            return sorted((each.name, each.read_text()) for each in log.glob("*.json"))
+
+        @contextmanager
+        def stall() -> Iterator[Callable[[], bool]]:
+            newest = max(int(each.stem) for each in log.glob("*.json"))
+            network.arm("hold", f"PUT /{s3.bucket}/lake/public/t/_delta_log/{newest + 1:020d}.json")
+            yield lambda: network.struck == 1
+
+        settings = {
+            "endpoint": f"http://127.0.0.1:{network.port}",
+            "access.key": s3.access_key_id,
+            "secret.key": s3.secret_access_key,
+            "path.style.access": "true",
+        }
+        conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
+        conf["spark.jars"] = ",".join(map(str, hadoop_aws_jars()))
+        output = {"kind": "delta", "path": f"s3a://{s3.bucket}/lake"}
+        return Place(
+            output, found, commits, "", stall, release=network.deliver, conf=conf, late_s=10.0
+        )
 
     def iceberg(self) -> Place:
         """Its driver has merged, and not made that the table's."""

@@ -34,12 +34,14 @@ class Pipeline:
         self.processes: list[Delivering] = []
         self._last = 0
 
-    def configure(self, *outputs: dict[str, Any]) -> None:
+    def configure(self, *outputs: dict[str, Any], conf: dict[str, str] | None = None) -> None:
+        """``conf``: more settings for Spark."""
+        small = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
         self.file.write_text(
             "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
             "capture: {lease_ms: 2000, zone: a}\n"
             "pipeline: {name: shop, trigger_ms: 50, master: 'local[2]', "
-            "conf: {spark.sql.shuffle.partitions: 2, spark.ui.enabled: false}}\n"
+            f"conf: {json.dumps(small | (conf or {}))}}}\n"
             f"outputs: {json.dumps(outputs)}\n"
         )
 

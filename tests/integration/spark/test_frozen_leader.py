@@ -47,6 +47,7 @@ BACK: list[Change] = [("u", 1, "last"), ("c", 30, "last")]
             for kind in [
                 "delta",
                 "delta_merge",
+                "delta_s3",
                 "files",
                 "iceberg",
                 "postgres",
@@ -72,7 +73,7 @@ def test_a_leader_that_was_frozen_amid_a_batch_changes_nothing_when_it_wakes_up(
     armed = tmp_path / "armed"
     pipeline = Pipeline(built, tmp_path)
     request.addfinalizer(pipeline.close)
-    pipeline.configure(place.output)
+    pipeline.configure(place.output, conf=place.conf)
     with pipeline.file.open("a") as config:  # who is frozen with SQLite's lock holds up the others
         config.write(f"state: {{url: '{database}'}}\n")
     told: list[Change] = []
@@ -117,6 +118,7 @@ def test_a_leader_that_was_frozen_amid_a_batch_changes_nothing_when_it_wakes_up(
 
     epoch = pipeline.status()["epoch"]
     before = place.seen and place.seen()
+    place.release()
     signal_all([pid for pid in pids if pid != frozen.pid], signal.SIGCONT)
     time.sleep(place.late_s)  # what the workers and Spark have begun they end before the driver can
     frozen.send(signal.SIGCONT)

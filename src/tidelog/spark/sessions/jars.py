@@ -53,6 +53,11 @@ DELTA_JARS = (
     ),
 )
 
+S3_LOG_STORE = "tidelog.delta.S3LogStore"
+"""Our class: Delta's Spark library commits on S3 by it without replacing a commit of another."""
+S3_LOG_STORE_JAR = Path(__file__).with_name("tidelog-s3-log-store.jar")
+"""It is in here; ``tools/s3_log_store.py`` builds it."""
+
 # All in one: what Iceberg needs beside Spark is inside, under names of its own. Clients of cloud
 # stores are jars of their own (iceberg-aws-bundle, …), to be given to Spark where they are needed.
 ICEBERG_VERSION = "1.12.0"
@@ -69,11 +74,17 @@ ICEBERG_JARS = (
 
 
 def delta_jars(directory: Path | None = None) -> list[Path]:
-    """Paths of Delta's jars, fetched if they are not there yet: see `tidelog.system.maven.fetch`.
+    """Paths of Delta's jars, fetched if they are not there yet (`tidelog.system.maven.fetch`), and
+    of ours with the class that `DELTA_CONF` names.
 
     Raises UsageError that says how to go on without network.
     """
-    return fetch(DELTA_JARS, "Delta's jars", directory)
+    return [*fetch(DELTA_JARS, "Delta's jars", directory), S3_LOG_STORE_JAR]
+
+
+def s3_log_store_jar() -> Path:
+    """Path of the jar for sessions that write Delta tables on S3 (docs/outputs/delta.md)."""
+    return S3_LOG_STORE_JAR
 
 
 def iceberg_jars(directory: Path | None = None) -> list[Path]:

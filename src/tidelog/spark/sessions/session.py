@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import UsageError
 from tidelog.spark.sessions.installed import check_spark_runs
-from tidelog.spark.sessions.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+from tidelog.spark.sessions.jars import (
+    DELTA_VERSION,
+    S3_LOG_STORE,
+    SPARK_OF_DELTA,
+    delta_jars,
+    iceberg_jars,
+)
 from tidelog.spark.sessions.python_program import python_program
 from tidelog.system import version
 
@@ -24,7 +30,11 @@ if TYPE_CHECKING:
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.delta.logStore.s3a.impl": S3_LOG_STORE,
+    "spark.delta.logStore.s3.impl": S3_LOG_STORE,
 }
+_ONE_LOG_STORE = "spark.delta.logStore.class"
+"""A user's log store for all file systems: Delta refuses those for one of them beside it."""
 
 _DEFAULT_CONF = {
     "spark.app.name": "tidelog",
@@ -41,6 +51,9 @@ _DEFAULT_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # s3:// is s3a://: Spark has no other client of S3.
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
     # Hadoop's client of S3 by default tries for many minutes, in which nobody is told why.
     "spark.hadoop.fs.s3a.attempts.maximum": "3",
     "spark.hadoop.fs.s3a.retry.limit": "3",
@@ -125,7 +138,7 @@ def spark_session(
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
-    settings.update(_joined(settings, conf or {}))
+    settings = _joined(settings, conf or {})
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
@@ -138,13 +151,14 @@ def spark_session(
 
 
 def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    """``conf``, whose lists continue those of ``settings`` in place of replacing them."""
-    return {
-        name: _LISTS[name].join([settings[name], value])
-        if name in _LISTS and name in settings
-        else value
-        for name, value in conf.items()
-    }
+    """``settings`` and ``conf``, which wins; but its lists continue those of ``settings``."""
+    joined = dict(settings)
+    if _ONE_LOG_STORE in conf:
+        joined = {name: value for name, value in settings.items() if value != S3_LOG_STORE}
+    for name, value in conf.items():
+        ours = joined.get(name)
+        joined[name] = _LISTS[name].join([ours, value]) if ours and name in _LISTS else value
+    return joined
 
 
 @contextmanager

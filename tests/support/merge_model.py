@@ -34,13 +34,13 @@ class MergeModel:
 
     def merge(self, table: Sequence[Row], source: Sequence[Change], below: int) -> list[Row]:
         """The table's rows afterwards, in no order."""
-        source = [self._deleted_below(change, below) for change in source]
+        source = [self.deleted_below(change, below) for change in source]
         table = self._newest_of_changed_keys(table, source)
         rows = []
         for row in table:
             change = next((each for each in source if self._same(row, each)), None)
             if change is None:
-                rows += self._not_in_source(row, below)
+                rows += self.not_in_source(row, below)
             else:
                 rows += self._matched(row, change, below)
         for change in source:
@@ -50,7 +50,7 @@ class MergeModel:
         return rows
 
     @staticmethod
-    def _deleted_below(change: Change, below: int) -> Change:
+    def deleted_below(change: Change, below: int) -> Change:
         return Change("d", change.version, change.values) if change.version < below else change
 
     def _newest_of_changed_keys(self, table: Sequence[Row], source: Sequence[Change]) -> list[Row]:
@@ -90,7 +90,7 @@ class MergeModel:
     def _inserted(self, change: Change) -> Row:
         return {**dict.fromkeys(self.columns), **change.values, **self._own(change)}
 
-    def _not_in_source(self, row: Row, below: int) -> list[Row]:
+    def not_in_source(self, row: Row, below: int) -> list[Row]:
         version = row[self.version]
         if not below or version is None or version >= below:
             return [row]

@@ -37,7 +37,7 @@ def test_rows_are_those_that_merge_makes(case: Case) -> None:
         new += marked(rows.take(pa.array(decided.marks)), layout, decided.mark_versions).to_pylist()
     alive = [row for row, dies in zip(matched, decided.dies, strict=True) if not dies]
     others = [row for at, row in enumerate(case.table) if at not in {at for at, _ in found}]
-    swept = [each for row in others for each in case.model._not_in_source(row, below)]
+    swept = [each for row in others for each in case.model.not_in_source(row, below)]
     assert by_text([*new, *alive, *swept]) == by_text(case.expected())
 
 

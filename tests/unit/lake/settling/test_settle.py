@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
+from tidelog.outputs.lake.settling.change_feed import ChangeFile
 from tidelog.outputs.lake.settling.replace_files import (
     FileChanges,
     SettleOptions,
@@ -88,8 +91,13 @@ def test_files_hold_what_merge_makes(tmp_path: Path, data: st.DataObject, case: 
     before = _random_files(table, case.table, data)
     # A file's rows are sorted by key: of equal ones that are doubled, which is first may differ.
     case = replace(case, table=table.rows(before))
-    settled = settle(case.changes(), before, store, case.layout, DELIVERED, table.cache)
+    feed = data.draw(st.booleans())
+    settled = settle(
+        case.changes(), before, store, case.layout, DELIVERED, table.cache, change_feed=feed
+    )
     assert settled.rows == len(case.source)
+    if feed:
+        _check_feed(table, case, settled.change_files)
     options = SettleOptions(
         deletion_vectors=data.draw(st.booleans()), rewrite_share=data.draw(st.floats(0, 1))
     )
@@ -150,6 +158,26 @@ def test_rows_below_a_version_are_gone_and_those_without_one_stay(
     assert sorted(marked) == ([(1, True), (1, True), (2, True), (3, True)] if soft else [])
 
 
+def _check_feed(table: Files, case: Case, files: Sequence[ChangeFile]) -> None:
+    """The changes lead from the rows before to those after, and updates keep the key."""
+    changes: dict[str, list[Row]] = {
+        kind: [] for kind in ("insert", "update_preimage", "update_postimage", "delete")
+    }
+    for file in files:
+        for row in pq.read_table(Path(table.store.path) / file.path).to_pylist():
+            changes[row.pop("_change_type")].append(row)
+    inserted, before, after, deleted = map(by_text, changes.values())
+    left = Counter(by_text(case.table))
+    left.subtract(before + deleted)
+    assert min(left.values(), default=0) >= 0
+    left.update(inserted + after)
+    assert left == Counter(by_text(case.expected())) + Counter()
+    keys = [sorted(str(row["k"]) for row in changes[kind]) for kind in list(changes)[1:3]]
+    assert keys[0] == keys[1]
+    there = {row["k"] for row in case.table if row["k"] is not None or case.layout.null_key}
+    assert not there & {row["k"] for row in changes["insert"]}
+
+
 def _random_files(table: Files, rows: Sequence[Row], data: st.DataObject) -> list[DataFile]:
     """``rows`` in up to three files, with others that vectors mark."""
     parts: list[list[Row]] = [[], [], []]
@@ -158,7 +186,8 @@ def _random_files(table: Files, rows: Sequence[Row], data: st.DataObject) -> lis
     found = []
     for part in parts:
         dead = []
-        if part and data.draw(st.booleans()):
+        with_vector = data.draw(st.booleans())
+        if part and with_vector:
             part.insert(0, {**part[0], "k": -1})  # comes first in its file
             dead = [0]
         found += table.write(part, dead, stats=data.draw(st.booleans()))

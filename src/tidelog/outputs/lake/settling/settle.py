@@ -22,6 +22,7 @@ from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import RowLookUp
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.settling.change_feed import ChangeFeedWriter, ChangeFile
 from tidelog.outputs.lake.settling.changes import ChangedRows, FoldedChanges
 from tidelog.outputs.lake.settling.decisions import NO_VERSION, Decisions, decide
 from tidelog.outputs.lake.settling.new_rows import marked, needed_columns, states
@@ -43,11 +44,13 @@ class Settled:
         added: new files.
         dead: by path of a file, numbers of rows that die: a serialized `pyroaring.BitMap`. It may
             hold rows that the file's vector marks already.
+        change_files: of the change data feed.
         rows: how many changes were settled.
     """
 
     added: tuple[DataFile, ...]
     dead: Mapping[str, bytes]
+    change_files: tuple[ChangeFile, ...]
     rows: int
 
 
@@ -58,6 +61,8 @@ def settle(
     layout: FileLayout,
     columns: Sequence[str],
     cache: KeyIndexCache,
+    *,
+    change_feed: bool = False,
 ) -> Settled:
     """Decide about every row, and write the new ones.
 
@@ -73,6 +78,7 @@ def settle(
         layout: of the table.
         columns: that the changes deliver; rows that are there keep what they have in others.
         cache: of the files' keys; gets those of the new ones.
+        change_feed: the table has one (``delta.enableChangeDataFeed``): all rows that go are read.
     """
     rows = ChangedRows.of(changes, layout, columns)
     reader = DataFileReader(store, layout)
@@ -86,21 +92,27 @@ def settle(
     )
     gone = places.by_file(np.flatnonzero(decided.dies))
     dead = {file.path: _bitmap(numbers) for file, numbers in gone}
-    added.add(_states(rows, decided, places, reader, layout))
-    if len(decided.marks):
-        before = places.read(decided.marks, layout.schema.names, reader, layout)
-        added.add(marked(before, layout, decided.mark_versions))
-    if changes.deleted_below:
-        sweep = _mark_below if layout.deleted else _remove_below
-        every = np.arange(len(places.key))
-        known = {file.path: numbers for file, numbers in places.by_file(every)}
-        for file in files:
-            old = sweep(file, changes.deleted_below, known.get(file.path), layout, reader, added)
-            if old:
-                dead[file.path] = dead.get(file.path, BitMap()) | old
+    new = _states(rows, decided, places, reader, layout)
+    before = places.read(decided.marks, layout.schema.names, reader, layout)
+    after = marked(before, layout, decided.mark_versions) if layout.deleted else before
+    added.add(new)
+    added.add(after)
+    feed = ChangeFeedWriter(store, layout) if change_feed else None
+    if feed is not None:
+        feed.updated(before, after)
+        _feed_states(feed, decided, new, places, reader, layout)
+    for file in files if changes.deleted_below else ():
+        numbers = _rows_below(file, changes.deleted_below, reader, layout)
+        if layout.deleted or feed is not None:
+            numbers -= _bitmap(reader.deleted_rows(file))
+            numbers -= dead.get(file.path, BitMap())  # as are all of keys that changed
+            _add_swept(file, _numbers(numbers), added, feed, reader, layout)
+        if numbers:
+            dead[file.path] = dead.get(file.path, BitMap()) | numbers
     return Settled(
         added=added.close(),
         dead={path: numbers.serialize() for path, numbers in dead.items()},
+        change_files=() if feed is None else feed.close(),
         rows=len(rows),
     )
 
@@ -137,45 +149,65 @@ def _states(
     return states(rows, decided, old, old_at, layout)
 
 
-def _remove_below(
-    file: DataFile,
-    limit: int,
-    _: Int64s | None,
-    layout: FileLayout,
+def _feed_states(
+    feed: ChangeFeedWriter,
+    decided: Decisions,
+    new: pa.Table,
+    places: FoundPlaces,
     reader: DataFileReader,
-    __: RowBuffer,
-) -> BitMap:
-    """Rows of a lower version; of keys that changed, too: these are gone or come anew."""
+    layout: FileLayout,
+) -> None:
+    """Inserts, updates and deletes of keys that changed; ``new``: as `_states` gives them."""
+    number = np.sort(np.concatenate([decided.inserts, decided.updates]))
+    in_place = np.isin(number, decided.updates)
+    feed.inserted(new.filter(pa.array(~in_place)))
+    gone = decided.dies.copy()
+    gone[decided.updated] = gone[decided.marks] = False
+    names = layout.schema.names
+    before = places.read(decided.updated, names, reader, layout)
+    feed.updated(before, new.filter(pa.array(in_place)))
+    feed.deleted(places.read(np.flatnonzero(gone), names, reader, layout))
+
+
+def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: FileLayout) -> BitMap:
+    """Rows of a lower version that are not marked as deleted; also such as the vector marks."""
     bounds = VersionBounds.of(file, layout)
-    if bounds is not None and (bounds.lowest >= limit or bounds.highest == NO_VERSION):
-        return BitMap()
-    if bounds is not None and bounds.complete and bounds.highest < limit:
-        return BitMap(range(bounds.rows))
-    versions = reader.read(file, [layout.version]).column(0)
-    return _bitmap(np.flatnonzero(below(versions, limit)))
+    if bounds is not None:
+        if bounds.lowest >= limit or bounds.highest == NO_VERSION:
+            return BitMap()
+        if bounds.complete and bounds.highest < limit and not layout.deleted:
+            return BitMap(range(bounds.rows))
+    rows = reader.read(file, [name for name in (layout.version, layout.deleted) if name])
+    found = below(rows.column(layout.version), limit)
+    if layout.deleted:
+        found &= ~flags_of(rows.column(layout.deleted))
+    return _bitmap(np.flatnonzero(found))
 
 
-def _mark_below(
+def _add_swept(
     file: DataFile,
-    limit: int,
-    found: Int64s | None,
-    layout: FileLayout,
-    reader: DataFileReader,
+    numbers: Int64s,
     added: RowBuffer,
-) -> BitMap:
-    """Rows of a lower version that no change is about come again, marked as deleted."""
-    bounds = VersionBounds.of(file, layout)
-    if bounds is not None and (bounds.lowest >= limit or bounds.highest == NO_VERSION):
-        return BitMap()
-    rows = reader.read(file, [layout.version, layout.deleted])
-    gone = below(rows.column(0), limit) & ~flags_of(rows.column(1))
-    gone[reader.deleted_rows(file)] = False
-    if found is not None:
-        gone[found] = False
-    numbers = np.flatnonzero(gone)
-    if len(numbers):
-        added.add(marked(reader.read(file, None, numbers), layout))
-    return _bitmap(numbers)
+    feed: ChangeFeedWriter | None,
+    reader: DataFileReader,
+    layout: FileLayout,
+) -> None:
+    """What follows from it that these rows of a file are gone from the source."""
+    if not len(numbers):
+        return
+    before = reader.read(file, None, numbers)
+    if not layout.deleted:
+        if feed is not None:
+            feed.deleted(before)
+        return
+    after = marked(before, layout)
+    added.add(after)
+    if feed is not None:
+        feed.updated(before, after)
+
+
+def _numbers(rows: BitMap) -> Int64s:
+    return np.asarray(rows.to_array()).astype(np.int64)
 
 
 def _bitmap(rows: Int64s) -> BitMap:

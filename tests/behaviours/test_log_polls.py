@@ -188,3 +188,38 @@ def test_notes_of_another_user_are_not_read(tmp_path: Path, monkeypatch: Any) ->
     (tmp_path / f"tidelog-{os.getuid()}").chmod(0o777)
     with pytest.raises(PermissionError, match="not this user's own"):
         host_notes._directory()
+
+
+@pytest.mark.usefixtures("elsewhere", "quick")
+@pytest.mark.parametrize("behind", [0, 1])
+def test_planning_of_spark_asks_little_of_an_idle_log_and_once_for_a_batch(
+    writer: EventLogWriter, place: str, network: FaultyNetwork, behind: int
+) -> None:
+    """``behind``: the output resumes at an offset that its checkpoint does not have."""
+    source = pytest.importorskip("tidelog.spark.datasource.source")
+    append(writer, 10)
+    options = {"path": place, "shape": "segments", "resume": str(writer.next_offset)}
+    reader = source.TidelogSource(options).streamReader(source.shapes.SEGMENTS)
+    start = reader.initialOffset() | {"offset": writer.next_offset - behind}
+
+    def plan() -> dict[str, Any]:
+        found: dict[str, Any] = reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert reader.reportLatestOffset()["lag"] == {"bytes": 0, "records": 0, "seconds": 0.0}
+        return found
+
+    plan()
+    before, begun = len(network.asked), time.monotonic()
+    for _ in range(5):
+        assert plan() == start
+    most = (time.monotonic() - begun) / log_poller.IDLE_EVERY_S + 1
+    assert len(asked(network, before)) <= most
+    append(writer, 20)
+    before = len(network.asked)
+    while (end := plan()) == start:
+        pass
+    assert end["offset"] == writer.next_offset
+    assert len(reader.partitions(start, end)) == 1
+    found = [line for line in asked(network, before) if ".arrow" not in line]
+    assert found == ["HEAD chain.json", *found[1:]]
+    assert set(found[1:]) <= {"GET 00000001.json", "GET schemas%2F"}
+    assert sum(line.startswith("GET") and ".arrow" in line for line in asked(network, before)) == 1

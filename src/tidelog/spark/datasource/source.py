@@ -282,9 +282,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_idle(self, start: dict[str, Any]) -> bool:
         """Is all planned that there is, as far as polls tell that cost little?"""
-        planned = self.planned
-        same = planned is not None and start == self._offset(planned)
-        self.idle = planned is not None and same and not self.log.poll(planned, _POLL_S)
+        at = max(int(start["offset"]), self.options.resume)
+        known = at == self.planned and start["generation"] == self.log.generation
+        self.idle = known and not self.log.poll(at, _POLL_S)
         return self.idle
 
     def _offset(self, offset: int) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def test_rows_of_keys_are_found_in_every_file(case: Case, max_rows: int, known: 
     ("kind", "stored", "asked"),
     [
         (pa.float64(), [float("nan"), -0.0], [0.0, float("nan")]),
+        (pa.float64(), [_OTHER_NAN, 1.0], [1.0, float("nan")]),
         (pa.float32(), [np.float32("nan"), np.float32("-0.0")], [0.0, float("nan")]),
         (
             pa.decimal128(10, 2),
@@ -253,6 +254,14 @@ def test_a_file_without_null_is_left_out_for_a_key_that_is_null() -> None:
     ]
     query = KeyQuery(pa.table({"k": pa.array([None], pa.string())}), layout)
     assert [each.path for each in may_hold(files, query, layout)] == ["some", "unknown"]
+
+
+def test_one_key_of_many_is_enough_for_a_file() -> None:
+    layout = plain_layout({"k": pa.string()}, key=["k"])
+    file = DataFile("x", stats='{"minValues":{"k":"z"},"maxValues":{"k":"z"}}')
+    keys = [*(f"a{number}" for number in range(2000)), "z"]
+    query = KeyQuery(pa.table({"k": keys}), layout)
+    assert may_hold([file], query, layout) == [file]
 
 
 def test_a_large_query_is_answered_as_a_small_one(tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ class ParquetFileWriter:
             [to_file(rows[each.name], each) for each in columns],
             schema=pa.schema([each.file_field for each in columns]),
         )
-        with self._store.open_output(name) as sink, failing(name, "written"):
+        with (
+            self._store.open_output(name) as sink,
+            failing(f"{self._store.path}/{name}", "written"),
+        ):
             with pq.ParquetWriter(
                 sink,
                 table.schema,

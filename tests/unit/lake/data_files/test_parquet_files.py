@@ -192,6 +192,37 @@ def test_a_file_of_a_narrower_type_is_read_as_the_wider_one(
     assert found["new"].null_count == 2
 
 
+def test_a_type_that_cannot_become_the_columns_is_refused(tmp_path: Path) -> None:
+    store = open_file_store(str(tmp_path))
+    (file,) = ParquetFileWriter(store, plain_layout({"a": pa.string()})).write(
+        pa.table({"a": ["x"]})
+    )
+    with pytest.raises(OutputRefusedError, match=r"column a is of type int64 .* has it as string"):
+        DataFileReader(store, plain_layout({"a": pa.int64()})).read(file)
+    parted = replace(file, partition_values={"p": "no date"})
+    layout = plain_layout({"a": pa.string(), "p": pa.date32()}, partitions=["p"])
+    with pytest.raises(OutputRefusedError, match=r"partition of type date32.* can't read"):
+        DataFileReader(store, layout).read(parted)
+
+
+def test_names_with_dots_are_names(tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("b", pa.string())])
+    layout = plain_layout({"a": inner, "a.b": pa.string(), "A": pa.int64(), "c.d": pa.int64()})
+    store = open_file_store(str(tmp_path))
+    values = [{"a": {"b": f"{n}"}, "a.b": "x", "A": n, "c.d": -n} for n in range(100)]
+    rows = pa.Table.from_pylist(values, layout.schema)
+    (file,) = ParquetFileWriter(store, layout).write(rows)
+    reader = DataFileReader(store, layout)
+    assert reader.read(file).equals(rows)
+    for name in layout.schema.names:
+        assert reader.read(file, [name]).equals(rows.select([name]))
+    group = pq.read_metadata(tmp_path / file.path).row_group(0)
+    found = {group.column(at).path_in_schema: group.column(at) for at in range(4)}
+    assert group.num_columns == 4
+    assert group.column(1).has_dictionary_page
+    assert found["c.d"].statistics.min == -99
+
+
 def test_chosen_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     layout = plain_layout({"id": pa.int64(), "p": pa.string()}, key=["id"], partitions=["p"])
     store = open_file_store(str(tmp_path))

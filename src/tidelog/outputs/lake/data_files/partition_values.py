@@ -31,19 +31,18 @@ def partition_texts(values: pa.Array, column: str) -> list[str | None]:
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """The value that the log has as ``text``."""
-    if not text:
-        return pa.scalar(None, kind)
-    if pa.types.is_string(kind):
-        return pa.scalar(text, kind)
-    if pa.types.is_binary(kind):
-        return pa.scalar(text.encode(), kind)
-    if pa.types.is_date32(kind):
-        return pa.scalar(int(np.datetime64(text, "D").astype(np.int64)), pa.int32()).cast(kind)
-    if pa.types.is_timestamp(kind):
-        instant = np.datetime64(text.removesuffix("Z"), "us")
-        return pa.scalar(int(instant.astype(np.int64)), pa.int64()).cast(kind)
-    return pa.scalar(text).cast(kind)
+    """The value that the log has as ``text``.
+
+    Raises:
+        OutputRefusedError: it has none of that type.
+    """
+    try:
+        return _parsed(text, kind) if text else pa.scalar(None, kind)
+    except ValueError:
+        raise OutputRefusedError(
+            f"the log of the table has the value of a partition of type {kind} in a format that "
+            "Tidelog can't read: rewrite that partition"
+        ) from None
 
 
 def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str | None:
@@ -61,6 +60,19 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
 def path_of(name: str) -> str:
     """The path in the log of a file of the table: percent-encoded."""
     return quote(name, safe="/!$&'()*+,;=@~")
+
+
+def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_string(kind):
+        return pa.scalar(text, kind)
+    if pa.types.is_binary(kind):
+        return pa.scalar(text.encode(), kind)
+    if pa.types.is_date32(kind):
+        return pa.scalar(int(np.datetime64(text, "D").astype(np.int64)), pa.int32()).cast(kind)
+    if pa.types.is_timestamp(kind):
+        instant = np.datetime64(text.removesuffix("Z"), "us")
+        return pa.scalar(int(instant.astype(np.int64)), pa.int64()).cast(kind)
+    return pa.scalar(text).cast(kind)
 
 
 def _escaped(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.data_files.layout import FileColumn
 
 
@@ -15,10 +16,20 @@ def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
 
 
 def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
-    """Values as a file has them, narrower perhaps, as values of the column."""
+    """Values as a file has them, narrower perhaps, as values of the column.
+
+    Raises:
+        OutputRefusedError: they are of a type that can't become the column's.
+    """
     stored = column.stored or column.type
     if not values.type.equals(stored):
-        values = values.cast(stored)
+        try:
+            values = values.cast(stored)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise OutputRefusedError(
+                f"column {column.name} is of type {column.type} in the table, and a data file has "
+                f"it as {values.type}: dump the table"
+            ) from None
     return values if column.stored is None else _renamed(values, column.type)
 
 

@@ -95,6 +95,10 @@ class SchemaStore:
         versions = self.versions(table)
         return versions[-1] if versions else None
 
+    def newest(self) -> int:
+        """The greatest number of a version; 0: there is none. One listing, nothing is read."""
+        return max(new_numbers(self._storage, _FOLDER, _FILE, _name, ()), default=0)
+
     def tables(self) -> list[TableName]:
         """Every table that has a schema, sorted."""
         with self._lock:

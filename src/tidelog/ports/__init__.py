@@ -43,7 +43,9 @@ from tidelog.ports.log import (
 )
 from tidelog.ports.output import (
     DumpCompleted,
+    IdleOutputKind,
     LedOutput,
+    LogEnd,
     Output,
     OutputBatch,
     OutputContext,
@@ -77,10 +79,12 @@ __all__ = [
     "Formatter",
     "FormatterKind",
     "IdleAt",
+    "IdleOutputKind",
     "KeyExtractor",
     "LastTransaction",
     "Lease",
     "LedOutput",
+    "LogEnd",
     "LogEvent",
     "LogReader",
     "MessageSchemas",

@@ -210,3 +210,35 @@ class ProbedOutputKind(Protocol[C]):
         and takes seconds at most. Raises OutputError that says what to do.
         """
         ...
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """Where an event log ends, for who is asked without Spark whether it holds all of it.
+
+    Attributes:
+        path: of the event log; this process can open it.
+        generation: of the event log.
+        end: the offset that the next record gets.
+        state: the pipeline's state store; it stays open.
+    """
+
+    path: str
+    generation: str
+    end: int
+    state: StateStore
+
+
+@runtime_checkable
+class IdleOutputKind(Protocol[C]):
+    """An `OutputKind` that knows without Spark, within seconds, that an output has nothing to do.
+    Then `tidelog pipeline --once` ends without starting it.
+    """
+
+    def is_idle(self, section: C, log: LogEnd) -> bool:
+        """Does the destination hold all records before ``log.end`` and none beyond it, and would
+        `Output.prepare` find it as it should be, with nothing to finish? The same settings and
+        tables were checked before. False: no, or that can't be known. Writes nothing. Raises
+        OutputError where the destination does not answer.
+        """
+        ...

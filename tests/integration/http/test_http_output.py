@@ -14,6 +14,7 @@ from tests.behaviours.outputs.api import output, table_rows
 from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
 from tests.support.http_receiver import HttpReceiver
+from tests.support.idle import is_idle
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
@@ -224,3 +225,4 @@ def test_the_page_s_configuration_runs(
     assert "topsecret" not in repr(config)
     pipeline(config, once=True, stop_event=threading.Event())
     assert len(api.events("/events/public.t")) == 10
+    assert is_idle(config)

@@ -16,6 +16,7 @@ from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, op
 from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 from tests.support.build_log import BuiltLog
+from tests.support.idle import is_idle
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.pipeline.run import pipeline
@@ -392,6 +393,7 @@ def test_the_page_s_configuration_runs(
     config = load_config(tmp_path / "tidelog.yaml", {"SEARCH_PASSWORD": "topsecret"})
     assert "topsecret" not in repr(config)
     pipeline(config, once=True, stop_event=threading.Event())
+    assert is_idle(config)
     query = {"query": {"match": {"description": "house"}}}  # which needs the configured analyzer
     ask("POST", f"/{name}-products/_refresh")
     hits = ask("POST", f"/{name}-products/_search", query)["hits"]["hits"]

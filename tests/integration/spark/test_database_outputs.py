@@ -15,10 +15,11 @@ from tests.behaviours.outputs.destinations import Destination, write
 from tests.integration.event_messages import capturing
 from tests.support.build_log import BuiltLog
 from tests.support.engines import until
+from tests.support.idle import is_idle
 
 from tidelog import app
 from tidelog.app.pipeline.run import pipeline
-from tidelog.config import load_config
+from tidelog.config import Config, load_config
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
@@ -40,7 +41,7 @@ def page(kind: str) -> tuple[str, list[str]]:
     return outputs, [each.strip() for each in plain.split(";") if each.strip()]
 
 
-def run(path: Path, outputs: str) -> None:
+def run(path: Path, outputs: str) -> Config:
     (path / "tidelog.yaml").write_text(
         "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
         f"state: {{url: 'sqlite:///state.db'}}\n{outputs}"
@@ -48,6 +49,7 @@ def run(path: Path, outputs: str) -> None:
     secrets = {"PGPASSWORD": "change-me", "MYSQL_PASSWORD": "change-me"}
     config = load_config(path / "tidelog.yaml", secrets)
     pipeline(config, once=True, stop_event=threading.Event())
+    return config
 
 
 @pytest.fixture
@@ -75,7 +77,8 @@ def test_documented_example_runs(spark: Any, filled: BuiltLog, tmp_path: Path, k
         for statement in statements:
             place.execute(statement)
     outputs = re.sub(r"@db:\d+", f"@127.0.0.1:{place.port}", outputs)
-    run(tmp_path, outputs)
+    config = run(tmp_path, outputs)
+    assert is_idle(config)
     read = "SELECT id, v FROM shop.orders ORDER BY id"
     arguments = (read, "copy") if kind == "postgres" else (read,)
     assert place.execute(*arguments) == [(1, "v1"), (3, "v3")]
@@ -83,7 +86,12 @@ def test_documented_example_runs(spark: Any, filled: BuiltLog, tmp_path: Path, k
     wider = filled.table("public.orders", {"id": "int64", "v": "text", "n": "int32"})
     filled.insert(wider, "4", "v4", "4")
     filled.flush()
+    assert not is_idle(config)
     run(tmp_path, outputs)
+    assert is_idle(config)
+    if kind == "postgres":  # beyond the log, as where that was put back
+        place.execute("UPDATE tidelog.outputs SET reached = reached + 1", "copy")
+        assert not is_idle(config)
     read = "SELECT id, v, n FROM shop.orders ORDER BY id"
     arguments = (read, "copy") if kind == "postgres" else (read,)
     assert place.execute(*arguments) == [(1, "v1", None), (3, "v3", None), (4, "v4", 4)]

@@ -17,6 +17,7 @@ import pytest
 from tests.behaviours.outputs.activity_files import opened, visible
 from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
+from tests.support.idle import is_idle
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
@@ -282,7 +283,9 @@ def test_the_page_s_configuration_runs(spark: Any, built: BuiltLog, tmp_path: Pa
         "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
         f"state: {{url: 'sqlite:///state.db'}}\n{outputs}"
     )
-    pipeline(load_config(tmp_path / "tidelog.yaml", {}), once=True, stop_event=threading.Event())
+    config = load_config(tmp_path / "tidelog.yaml", {})
+    pipeline(config, once=True, stop_event=threading.Event())
+    assert is_idle(config)
     query = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)[0]
     spark.read.parquet(str(tmp_path / "data/activity")).createOrReplaceTempView("activity")
     assert [tuple(row) for row in spark.sql(query).collect()] == [("public.t", DATE, "c", 50)]

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
+from tidelog.app.log_location import log_place
 from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
@@ -27,6 +28,14 @@ _VERSION = "3:"  # of digests: others are not compared with ours
 def destinations(config: Config) -> dict[str, Destination]:
     """By output's name."""
     return {section.name: _destination(section) for section in config.outputs}
+
+
+def check_places(config: Config) -> None:
+    """Raises ConfigError if an output writes where another does, or has moved."""
+    log = EventLog.open(log_place(config))
+    check_apart(config, log.schemas.tables())
+    check_alone(config, log)
+    check_unmoved(config, log)
 
 
 def check_apart(config: Config, tables: Collection[TableName] = ()) -> None:

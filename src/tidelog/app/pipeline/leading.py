@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.app.elections import pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.catch_up import ask_for, catch_up
-from tidelog.app.pipeline.destinations import (
-    check_alone,
-    check_apart,
-    check_unmoved,
-    destinations,
-)
+from tidelog.app.pipeline.destinations import check_places, destinations
 from tidelog.app.pipeline.filtered_rows import FilteredRows
+from tidelog.app.pipeline.idle import checked_with, note_delivered
 from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.app.pipeline.pausing import PipelinePause
 from tidelog.app.roster import PIPELINE_PREFIX
@@ -45,14 +41,6 @@ _ASKED_EVERY_S: Final = 0.5
 
 _sessions: set[PipelineSession] = set()
 """Those of this process, which share Spark's context."""
-
-
-def check_places(config: Config) -> None:
-    """Raises ConfigError if an output writes where another does, or has moved."""
-    log = EventLog.open(log_place(config))
-    check_apart(config, log.schemas.tables())
-    check_alone(config, log)
-    check_unmoved(config, log)
 
 
 class PipelineSession:
@@ -97,9 +85,7 @@ class PipelineSession:
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
         self._paused = PipelinePause(state, name, look_every_s(config.state.place))
-        if once:
-            self._paused.refuse()
-        led = fenced(state, pipeline_lease(name), epoch)
+        self._led = led = fenced(state, pipeline_lease(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
         check_places(config)
         fence = file.fence(epoch, log_place(config), name)
@@ -114,6 +100,7 @@ class PipelineSession:
         config, path = self._config, log_place(self._config)
         log = EventLog.open(path)
         copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
+        checked = checked_with(config, log)
         resume = catch_up(config, log, copies)
         ending, lost, done = threading.Event(), threading.Event(), threading.Event()
         threads = [
@@ -161,6 +148,8 @@ class PipelineSession:
             pause_watch.join(_CANCEL_S)
         if self._lost is not None:
             raise self._lost
+        if self._once and not ending.is_set():
+            note_delivered(self._led, config.pipeline.name, checked)
         return self._once
 
     def close(self) -> None:

@@ -12,8 +12,10 @@ from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.first_look import look_first, patiently
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.pipeline.destinations import check_apart, check_places
+from tidelog.app.pipeline.idle import nothing_to_deliver
 from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.pipeline.pausing import PipelinePause
 from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
@@ -102,27 +104,48 @@ def pipeline(
     """
     refuse_coroutine_function("on_progress", on_progress)
     check_installed(config.outputs)
-    check_spark(config)
+    if not once:
+        check_spark(config)
     check_apart(config)
-    from tidelog.app.pipeline.leading import PipelineSession
-
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))
+        if once:
+            PipelinePause(state, name, 0.0).refuse()
         if not _may_start(config, state, once, on_progress, stop_event):
             return
-        on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-        spark = _Spark(config)
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
         )
         file = opened.enter_context(closing(LeaseFile()))
-        roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
-        opened.callback(roster.leave)
+        _, every_s = config.renewal_s
+        if once:
+            suspended = suspended_s()
+            lease = acquired(
+                election,
+                what=f"another process of the pipeline {name}",
+                remedy="it delivers what the log holds",
+                stop=stop_event,
+            )
+            leading = LeaseKeeper(election, lease, every_s, file.told, suspended=suspended)
+            opened.callback(leading.release)
+            if nothing_to_deliver(config, state, leading):
+                return
+            check_spark(config)
+        on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
+        spark = _Spark(config)
+        from tidelog.app.pipeline.leading import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
             work = (config, spark.session(), state, holder, keeper, election.is_to_hand_over, file)
             return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
+
+        if once:
+            with closing(open_session(leading)) as delivering:
+                delivering.run(stop_event)
+            return
+        roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
+        opened.callback(roster.leave)
 
         def on_state(role: str, reason: str) -> None:
             if role == "standby":
@@ -133,29 +156,15 @@ def pipeline(
                 return
             on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
 
-        _, every_s = config.renewal_s
-        if once:
-            suspended = suspended_s()
-            lease = acquired(
-                election,
-                what=f"another process of the pipeline {name}",
-                remedy="it delivers what the log holds",
-                stop=stop_event,
-            )
-            keeper = LeaseKeeper(election, lease, every_s, file.told, suspended=suspended)
-            opened.callback(keeper.release)
-            with closing(open_session(keeper)) as delivering:
-                delivering.run(stop_event)
-        else:
-            lead(
-                election,
-                open_session,
-                stop_event,
-                renew_every_s=every_s,
-                on_state=on_state,
-                what=f"process of the pipeline {name}",
-                on_lease=file.told,
-            )
+        lead(
+            election,
+            open_session,
+            stop_event,
+            renew_every_s=every_s,
+            on_state=on_state,
+            what=f"process of the pipeline {name}",
+            on_lease=file.told,
+        )
 
 
 def _may_start(
@@ -169,8 +178,6 @@ def _may_start(
 
     Raises TidelogError: what needs a person.
     """
-    from tidelog.app.pipeline.leading import check_places
-
     told = False
 
     def ask() -> bool:
@@ -180,6 +187,7 @@ def _may_start(
             return True
         lacks = f"{log_place(config)} holds no event log yet; `tidelog capture` begins one"
         if once:
+            check_spark(config)  # it would be needed: who starts anew is told of both, in order
             raise EventLogError(lacks)
         if not told:
             on_progress({"role": "starting", "reason": lacks})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
 from tidelog.system.extras import check_installed, missing_extra
 
 S = TypeVar("S", bound=OutputSection)
@@ -19,8 +19,8 @@ _PORT = re.compile(r":\d+$")
 
 @dataclass(frozen=True)
 class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make``, ``look`` and ``names`` import what they
-    need when they are called; ``needs``: a package of an extra, which these import.
+    """`tidelog.ports.OutputKind` of functions. ``make``, ``look``, ``names`` and ``idle`` import
+    what they need when they are called; ``needs``: a package of an extra, which these import.
     """
 
     section: type[S]
@@ -29,6 +29,7 @@ class OwnKind(Generic[S]):
     needs: str | None = None
     look: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
+    idle: Callable[[S, LogEnd], bool] | None = None
 
     def check_installed(self) -> None:
         """Raises MissingExtraError if `open` would."""
@@ -51,6 +52,10 @@ class OwnKind(Generic[S]):
     def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
         """See `tidelog.ports.NamingOutputKind`."""
         return iter(()) if self.names is None else self.names(section, tables)
+
+    def is_idle(self, section: S, log: LogEnd) -> bool:
+        """See `tidelog.ports.IdleOutputKind`."""
+        return self.idle is not None and self.idle(section, log)
 
 
 def directory(path: str) -> str:

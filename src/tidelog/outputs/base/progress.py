@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError, StateConflictError
-from tidelog.ports import StateStore
+from tidelog.ports import LogEnd, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +200,19 @@ class RefusedNames:
                 "pipeline for each output, or give the outputs names of their own."
             ) from None
         self._tables = dict(tables)
+
+
+def holds_all(log: LogEnd, output: str) -> bool:
+    """Does the state say that the output has all of the log and nothing beyond it, no batch begun
+    that was not done, and no table left out?
+    """
+    try:
+        check_generation(log.state, log.generation, output)
+    except OutputRefusedError:
+        return False
+    progress = OutputProgress(log.state, log.generation, output)
+    refused = RefusedNames(log.state, log.generation, output)
+    return progress.done == log.end and progress.begun <= log.end and not refused.messages()
 
 
 def check_generation(state: StateStore, generation: str, output: str) -> None:

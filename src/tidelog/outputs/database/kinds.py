@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
 from tidelog.outputs.deliveries import delivery_of
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import Dialect
@@ -117,7 +118,38 @@ def _names(
         yield from refused_names(section.name, tables, check, partial(places.address, session))
 
 
+def _postgres_idle(section: PostgresSection, log: LogEnd) -> bool:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _idle(Postgres(section.url.reveal()), section.name, section.own_schema, log)
+
+
+def _mysql_idle(section: MySqlSection, log: LogEnd) -> bool:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _idle(MySql(section.url.reveal()), section.name, section.own_database, log)
+
+
+def _idle(dialect: Dialect, output: str, own: str, log: LogEnd) -> bool:
+    from tidelog.outputs.database import metadata_tables
+
+    if not holds_all(log, output):
+        return False
+    with closing(dialect.connect(output)) as session:
+        if dialect.found(session, own, "outputs") is None:
+            return False
+        run = metadata_tables.run_name(output, log.generation)
+        return metadata_tables.reached(session, dialect, own, run) <= log.end
+
+
 POSTGRES = OwnKind(
-    PostgresSection, _postgres, _postgres_place, look=_postgres_look, names=_postgres_names
+    PostgresSection,
+    _postgres,
+    _postgres_place,
+    look=_postgres_look,
+    names=_postgres_names,
+    idle=_postgres_idle,
 )
-MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look, _mysql_names)
+MYSQL = OwnKind(
+    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look, _mysql_names, _mysql_idle
+)

@@ -140,13 +140,28 @@ class Commits:
         commit = self.newest
         if commit is None or self._finished:
             return
-        staged = sorted({_folder(file.staged) for file in commit.files})
-        if any(self._store.exists(folder) for folder in staged):
+        staged = self._staged(commit)
+        if staged:
             self._move_all(commit)
             failpoints.hit("files.commit.moved")
             for folder in staged:
                 self._store.delete_folder(folder)
         self._finished = True
+
+    def are_finished(self, generation: str, end: int) -> bool:
+        """Is the newest commit, if there is one, of this generation of the log and up to ``end`` at
+        most, with nothing left to `finish`?
+        """
+        commit = self.newest
+        if commit is None:
+            return True
+        known = commit.generation == generation and commit.end <= end
+        return known and not self._staged(commit)
+
+    def _staged(self, commit: Commit) -> list[str]:
+        """Staging folders that are still there."""
+        folders = sorted({_folder(file.staged) for file in commit.files})
+        return [folder for folder in folders if self._store.exists(folder)]
 
     def _move_all(self, commit: Commit) -> None:
         """Returns when the files are in place, durably."""

@@ -8,9 +8,10 @@ from tidelog.eventlog.storage.opening import provide_options
 from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.probes import directory_ready
+from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.files.config import FilesSection
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: FilesSection, context: OutputContext) -> Output:
@@ -70,4 +71,16 @@ def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str
     return refused_names(section.name, tables, directory)
 
 
-KIND = OwnKind(FilesSection, _open, _place, look=_look, names=_names)
+def _idle(section: FilesSection, log: LogEnd) -> bool:
+    from tidelog.outputs.base.stores.port import open_file_store
+    from tidelog.outputs.files.commits import Commits
+
+    if not holds_all(log, section.name):
+        return False
+    _provide_options(section)
+    store = open_file_store(section.path)
+    store.check()
+    return Commits(store, section.name).are_finished(log.generation, log.end)
+
+
+KIND = OwnKind(FilesSection, _open, _place, look=_look, names=_names, idle=_idle)

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind
 from tidelog.outputs.base.probes import accepts
+from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.http.config import HttpSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace
 
 
 def _open(section: HttpSection, context: OutputContext) -> Output:
@@ -58,4 +59,8 @@ def _look(section: HttpSection) -> str:
     return accepts(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
-KIND = OwnKind(HttpSection, _open, _place, "httpx", _look)
+def _idle(section: HttpSection, log: LogEnd) -> bool:
+    return holds_all(log, section.name)  # nothing is asked of an API without records
+
+
+KIND = OwnKind(HttpSection, _open, _place, "httpx", _look, idle=_idle)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from tidelog.model.units import counted
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.probes import ANSWER_S
+from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
-from tidelog.ports import Formatter, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import Formatter, LogEnd, Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: KafkaSection, context: OutputContext) -> Output:
@@ -88,4 +89,8 @@ def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str
     return refused_names(section.name, tables, topic, lambda table: f"topic {topic(table)}")
 
 
-KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look, _names)
+def _idle(section: KafkaSection, log: LogEnd) -> bool:
+    return holds_all(log, section.name) and bool(_look(section))
+
+
+KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look, _names, _idle)

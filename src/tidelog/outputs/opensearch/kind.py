@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.probes import ANSWER_S
+from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.opensearch.config import OpenSearchSection
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
@@ -91,4 +92,8 @@ def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterato
     return refused_names(section.name, tables, check, address)
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look, _names)
+def _idle(section: OpenSearchSection, log: LogEnd) -> bool:
+    return holds_all(log, section.name) and bool(_look(section))
+
+
+KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look, _names, _idle)

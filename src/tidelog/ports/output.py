@@ -213,7 +213,7 @@ class ProbedOutputKind(Protocol[C]):
 
 
 @dataclass(frozen=True)
-class LogEnd:
+class LogExtent:
     """Where an event log ends, for who is asked without Spark whether it holds all of it.
 
     Attributes:
@@ -235,7 +235,7 @@ class IdleOutputKind(Protocol[C]):
     Then `tidelog pipeline --once` ends without starting it.
     """
 
-    def is_idle(self, section: C, log: LogEnd) -> bool:
+    def is_idle(self, section: C, log: LogExtent) -> bool:
         """Does the destination hold all records before ``log.end`` and none beyond it, and would
         `Output.prepare` find it as it should be, with nothing to finish? The same settings and
         tables were checked before. False: no, or that can't be known. Writes nothing. Raises

@@ -20,7 +20,7 @@ from tidelog.errors import StateError, TidelogError
 from tidelog.eventlog.consumers import Consumer, Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.ports import IdleOutputKind, LogEnd, StateStore
+from tidelog.ports import IdleOutputKind, LogExtent, StateStore
 from tidelog.system.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
     note = state.get(DELIVERED_PREFIX + config.pipeline.name)
     if note is None or note.value.get("checked") != checked_with(config, log):
         return False
-    place = LogEnd(log_place(config), log.generation, end, state)
+    place = LogExtent(log_place(config), log.generation, end, state)
     if not all(_is_idle(config, number, place) for number in range(len(config.outputs))):
         return False
     keeper.check()
@@ -83,7 +83,7 @@ def _is_at(config: Config, found: Consumer, end: int) -> bool:
     return everywhere and dict(found.destinations) == places and not (found.stopped or refused)
 
 
-def _is_idle(config: Config, number: int, log: LogEnd) -> bool:
+def _is_idle(config: Config, number: int, log: LogExtent) -> bool:
     section = config.outputs[number]
     kind = OUTPUT_KINDS.get(section.kind)
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 from tidelog.system.extras import check_installed, missing_extra
 
 S = TypeVar("S", bound=OutputSection)
@@ -29,7 +29,7 @@ class OwnKind(Generic[S]):
     needs: str | None = None
     look: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
-    idle: Callable[[S, LogEnd], bool] | None = None
+    idle: Callable[[S, LogExtent], bool] | None = None
 
     def check_installed(self) -> None:
         """Raises MissingExtraError if `open` would."""
@@ -53,7 +53,7 @@ class OwnKind(Generic[S]):
         """See `tidelog.ports.NamingOutputKind`."""
         return iter(()) if self.names is None else self.names(section, tables)
 
-    def is_idle(self, section: S, log: LogEnd) -> bool:
+    def is_idle(self, section: S, log: LogExtent) -> bool:
         """See `tidelog.ports.IdleOutputKind`."""
         return self.idle is not None and self.idle(section, log)
 

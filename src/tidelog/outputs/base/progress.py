@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError, StateConflictError
-from tidelog.ports import LogEnd, StateStore
+from tidelog.ports import LogExtent, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class RefusedNames:
         self._tables = dict(tables)
 
 
-def holds_all(log: LogEnd, output: str) -> bool:
+def holds_all(log: LogExtent, output: str) -> bool:
     """Does the state say that the output has all of the log and nothing beyond it, no batch begun
     that was not done, and no table left out?
     """

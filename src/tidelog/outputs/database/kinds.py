@@ -12,7 +12,7 @@ from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
 from tidelog.outputs.deliveries import delivery_of
-from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import Dialect
@@ -118,19 +118,19 @@ def _names(
         yield from refused_names(section.name, tables, check, partial(places.address, session))
 
 
-def _postgres_idle(section: PostgresSection, log: LogEnd) -> bool:
+def _postgres_idle(section: PostgresSection, log: LogExtent) -> bool:
     from tidelog.outputs.database.postgres import Postgres
 
     return _idle(Postgres(section.url.reveal()), section.name, section.own_schema, log)
 
 
-def _mysql_idle(section: MySqlSection, log: LogEnd) -> bool:
+def _mysql_idle(section: MySqlSection, log: LogExtent) -> bool:
     from tidelog.outputs.database.mysql import MySql
 
     return _idle(MySql(section.url.reveal()), section.name, section.own_database, log)
 
 
-def _idle(dialect: Dialect, output: str, own: str, log: LogEnd) -> bool:
+def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
     from tidelog.outputs.database import metadata_tables
 
     if not holds_all(log, output):

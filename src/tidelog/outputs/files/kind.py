@@ -11,7 +11,7 @@ from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.files.config import FilesSection
-from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: FilesSection, context: OutputContext) -> Output:
@@ -71,7 +71,7 @@ def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str
     return refused_names(section.name, tables, directory)
 
 
-def _idle(section: FilesSection, log: LogEnd) -> bool:
+def _idle(section: FilesSection, log: LogExtent) -> bool:
     from tidelog.outputs.base.stores.port import open_file_store
     from tidelog.outputs.files.commits import Commits
 

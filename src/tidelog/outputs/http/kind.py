@@ -10,7 +10,7 @@ from tidelog.outputs.base.probes import accepts
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.http.config import HttpSection
-from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
 
 
 def _open(section: HttpSection, context: OutputContext) -> Output:
@@ -59,7 +59,7 @@ def _look(section: HttpSection) -> str:
     return accepts(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
-def _idle(section: HttpSection, log: LogEnd) -> bool:
+def _idle(section: HttpSection, log: LogExtent) -> bool:
     return holds_all(log, section.name)  # nothing is asked of an API without records
 
 

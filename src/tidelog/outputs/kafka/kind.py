@@ -11,7 +11,7 @@ from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
-from tidelog.ports import Formatter, LogEnd, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 
 def _open(section: KafkaSection, context: OutputContext) -> Output:
@@ -89,7 +89,7 @@ def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str
     return refused_names(section.name, tables, topic, lambda table: f"topic {topic(table)}")
 
 
-def _idle(section: KafkaSection, log: LogEnd) -> bool:
+def _idle(section: KafkaSection, log: LogExtent) -> bool:
     return holds_all(log, section.name) and bool(_look(section))
 
 

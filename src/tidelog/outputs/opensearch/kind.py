@@ -13,7 +13,7 @@ from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.opensearch.config import OpenSearchSection
-from tidelog.ports import LogEnd, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
@@ -92,7 +92,7 @@ def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterato
     return refused_names(section.name, tables, check, address)
 
 
-def _idle(section: OpenSearchSection, log: LogEnd) -> bool:
+def _idle(section: OpenSearchSection, log: LogExtent) -> bool:
     return holds_all(log, section.name) and bool(_look(section))
 
 

@@ -46,12 +46,8 @@ def check_spark_runs(extra: str = "spark") -> None:
 
 
 def check_java() -> None:
-    """Raises MissingProgramError unless the Java that Spark would take is there and new enough.
-
-    Spark's `bin/spark-class` takes ``$JAVA_HOME/bin/java``, else ``java`` from the PATH.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    """Raises MissingProgramError unless the Java that Spark would take is there and new enough."""
+    home, java = os.environ.get("JAVA_HOME"), java_program()
     if java is None:
         raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, there is none on the PATH, and JAVA_HOME is "
@@ -72,6 +68,14 @@ def check_java() -> None:
             f"Spark needs Java {JAVA_MIN} or later, and {java} is Java {version}: "
             f"{_INSTALL_JAVA}, and set JAVA_HOME to it"
         )
+
+
+def java_program() -> str | None:
+    """The Java that Spark takes: ``$JAVA_HOME/bin/java``, else ``java`` from the PATH, as its
+    `bin/spark-class` has it. None: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
 def _version(java: str) -> int | None:

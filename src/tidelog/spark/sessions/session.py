@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import UsageError
+from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import (
     DELTA_VERSION,
@@ -130,8 +131,9 @@ def spark_session(
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)
     settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
-    options = f"-Dlog4j2.configurationFile={_quiet_log_configuration()} {_JIT_OPTIONS}"
-    settings["spark.driver.extraJavaOptions"] = options
+    archive = ClassArchive(conf or {})
+    options = (f"-Dlog4j2.configurationFile={_quiet_log_configuration()}", _JIT_OPTIONS)
+    settings["spark.driver.extraJavaOptions"] = " ".join((*options, archive.java_options()))
     if delta:
         _check_spark_version()
         settings.update(DELTA_CONF)
@@ -146,6 +148,7 @@ def spark_session(
     _let_workers_import_us(master)
     with _deaf_to_sigterm():
         session = builder.getOrCreate()
+    archive.make()
     register(session)
     return session
 

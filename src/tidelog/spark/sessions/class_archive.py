@@ -1,0 +1,109 @@
+"""An archive of the classes that Spark's JVM loads at its start, which halves what starting costs.
+
+Class-data sharing (JEP 310 and 350): the JVM maps classes, parsed and verified, from a file. It is
+of one build of Java and one list of jars, about 150 MB, in ``~/.cache/tidelog/classes``, and made
+once, by a process in the background at the lowest priority. The JVM checks that a file fits, and
+goes without it otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.spark.sessions.installed import java_program
+
+logger = logging.getLogger(__name__)
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_OF_USERS: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare")
+"""Who gives one of these wants something else."""
+_CLASS_PATH: Final = ("SPARK_DIST_CLASSPATH", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables with more of the JVM's class path."""
+QUIET_JAVA: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+_MAKER: Final = "tidelog.spark.sessions.archive_maker"
+_AGAIN_S: Final = 86_400.0
+"""After a process that made none, whatever the reason."""
+
+
+class ClassArchive:
+    """The archive for the JVM that PySpark starts in this environment.
+
+    Args:
+        conf: of the session to come.
+    """
+
+    def __init__(self, conf: Mapping[str, str]) -> None:
+        given = conf.get(JAVA_OPTIONS, "")
+        self._file: Path | None = None
+        own = any(each in given for each in _OF_USERS)
+        if not own and "spark.driver.extraClassPath" not in conf:
+            with suppress(OSError, RuntimeError):  # no Java, or no home
+                self._file = _directory() / f"{_key()}.jsa"
+
+    def java_options(self) -> str:
+        """What the JVM is started with to use it; empty: there is none."""
+        if self._file is None or not self._file.exists():
+            return ""
+        with suppress(OSError):
+            os.utime(self._file)
+            size = self._file.stat().st_size
+            logger.info("Java takes Spark's classes from %s (%d MB)", self._file, size >> 20)
+        return f"-XX:SharedArchiveFile={self._file} {QUIET_JAVA}"
+
+    def make(self) -> None:
+        """Have a process make it, if there is none and nobody does. Returns at once."""
+        if self._file is None or self._file.exists():
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            if not _claimed(self._file.with_suffix(".making")):
+                return
+            subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", _MAKER, str(self._file)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            logger.info("no archive of Java's classes is made: %s", error)
+
+
+def _directory() -> Path:
+    return Path.home() / ".cache" / "tidelog" / "classes"
+
+
+def _key() -> str:
+    """Of everything that an archive must fit. Raises OSError."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    java = Path(java_program() or "").resolve(strict=True)
+    files = [java, *sorted((home / "jars").iterdir())]
+    known: list[Any] = [pyspark.__version__, *(os.environ.get(each) for each in _CLASS_PATH)]
+    for file in files:
+        status = file.stat()
+        known.append([str(file), status.st_size, status.st_mtime_ns])
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+
+def _claimed(mark: Path) -> bool:
+    """Is it ours to make it? It is nobody else's turn until a day after a process has begun."""
+    with suppress(FileNotFoundError):
+        if time.time() - mark.stat().st_mtime > _AGAIN_S:
+            mark.unlink()
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""When Java takes Spark's classes from an archive, and who makes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tidelog.spark.sessions.class_archive import ClassArchive
+
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.fixture
+def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of archives, of a home without any; and a Java that is a file alone."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / ".cache" / "tidelog" / "classes"
+
+
+@pytest.fixture
+def makers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What processes that make archives are told, a line each; they make none."""
+    told = tmp_path / "makers"
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return told
+
+
+def archive_made_for(makers: Path) -> Path:
+    deadline = time.monotonic() + 10
+    while not (makers.exists() and makers.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    *_, last = makers.read_text().split()
+    return Path(last)
+
+
+def test_an_archive_is_made_once_and_used_from_then_on(classes: Path, makers: Path) -> None:
+    assert ClassArchive({}).java_options() == ""
+    ClassArchive({}).make()
+    ClassArchive({}).make()  # by another process, which finds that one is at it
+    file = archive_made_for(makers)
+    assert file.parent == classes
+    file.write_text("classes")
+    ClassArchive({}).make()
+    assert ClassArchive({}).java_options().startswith(f"-XX:SharedArchiveFile={file} ")
+    assert makers.read_text().count("\n") == 1
+
+
+def test_a_process_that_made_none_is_followed_by_another_a_day_later(
+    classes: Path, makers: Path
+) -> None:
+    ClassArchive({}).make()
+    archive_made_for(makers)
+    makers.unlink()
+    (mark,) = classes.glob("*.making")
+    long_ago = time.time() - 2 * 86_400
+    os.utime(mark, (long_ago, long_ago))
+    ClassArchive({}).make()
+    archive_made_for(makers)
+
+
+def test_another_java_has_another_archive(classes: Path, makers: Path, tmp_path: Path) -> None:
+    ClassArchive({}).make()
+    archive_made_for(makers).write_text("classes")
+    (tmp_path / "java" / "bin" / "java").write_text("a newer one")
+    assert ClassArchive({}).java_options() == ""
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {OPTIONS: "-Dx=1 -XX:SharedArchiveFile=/own.jsa"},
+        {OPTIONS: "-Xshare:off"},
+        {"spark.driver.extraClassPath": "/own.jar"},
+    ],
+)
+def test_a_user_s_own_options_win(classes: Path, makers: Path, conf: dict[str, str]) -> None:
+    ClassArchive({}).make()
+    archive_made_for(makers).write_text("classes")
+    assert ClassArchive(conf).java_options() == ""
+
+
+SESSION = """
+import sys
+from tidelog.pipeline import spark_session
+options = f"-Xlog:class+load=info:file={sys.argv[1]}"
+spark_session("local[1]", conf={"spark.driver.extraJavaOptions": options}, delta=False)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_java_takes_classes_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    loaded = tmp_path / "loaded"
+    command = [sys.executable, "-c", SESSION, str(loaded)]
+    subprocess.run(command, check=True)
+    assert loaded.read_text().count("shared objects file (top)") == 0
+    classes = tmp_path / ".cache" / "tidelog" / "classes"
+    deadline = time.monotonic() + 300
+    while not list(classes.glob("*.jsa")) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not list(classes.glob("*.making"))
+    subprocess.run(command, check=True)
+    assert loaded.read_text().count("shared objects file (top)") > 5000

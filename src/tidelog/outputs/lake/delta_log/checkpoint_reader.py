@@ -12,13 +12,20 @@ from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.log_files import FOLDER, SIDECARS, CheckpointFiles
+from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
+from tidelog.outputs.lake.delta_log.log_files import (
+    FOLDER,
+    SIDECARS,
+    CheckpointFiles,
+    parse_actions,
+)
 
 _FEW: Final = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
 """Actions that a table has few of."""
@@ -102,7 +109,7 @@ def _sidecar(body: Mapping[str, Any]) -> str:
 
 def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in store.read(name).split(b"\n") if line.strip()]
+        return list(parse_actions(store.read(name)))
     except ValueError:
         raise unreadable(store, name) from None
 
@@ -153,39 +160,46 @@ def _present(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.
 
 
 def _files(adds: pa.Array) -> Iterator[DataFile]:
-    if not len(adds):
-        return
-    columns: dict[str, list[Any]] = {}
-    for index, each in enumerate(adds.type):
-        columns[each.name] = adds.field(index).to_pylist(maps_as_pydicts="strict")
-    stats = columns.get("stats")
-    if stats is None:
-        parsed = columns.get("stats_parsed") or [None] * len(adds)
+    columns = {each.name: adds.field(index) for index, each in enumerate(adds.type)}
+    none = pa.nulls(len(adds))
+    if "stats" in columns or "stats_parsed" not in columns:
+        stats = columns.get("stats", none).to_pylist()
+    else:
+        parsed = columns["stats_parsed"].to_pylist()
         stats = [None if each is None else stats_text(each) for each in parsed]
-    none: list[Any] = [None] * len(adds)
-    for path, values, size, time, text, vector, tags, provider in zip(
-        columns["path"],
-        columns["partitionValues"],
-        columns["size"],
-        columns["modificationTime"],
+    return map(
+        DataFile,
+        columns.get("path", none).to_pylist(),
+        (each or {} for each in _few(columns.get("partitionValues", none))),
+        columns.get("size", none).to_pylist(),
+        columns.get("modificationTime", none).to_pylist(),
         stats,
-        columns.get("deletionVector", none),
-        columns.get("tags", none),
-        columns.get("clusteringProvider", none),
-        strict=True,
+        (
+            None if each is None else DeletionVector.parse(each)
+            for each in _few(columns.get("deletionVector", none))
+        ),
+        _few(columns.get("tags", none)),
+        columns.get("clusteringProvider", none).to_pylist(),
+    )
+
+
+def _few(column: pa.Array) -> list[Any]:
+    """Maps and structs, of which most are NULL or empty: as dictionaries, else None."""
+    found: list[Any] = [None] * len(column)
+    there = column.is_valid()
+    if pa.types.is_map(column.type):
+        there = pc.greater(pc.fill_null(_map_sizes(column), 0), 0)
+    rows = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+    for row, each in zip(
+        rows.tolist(), column.take(pa.array(rows)).to_pylist(maps_as_pydicts="strict"), strict=True
     ):
-        yield DataFile.parse(
-            {
-                "path": path,
-                "partitionValues": values,
-                "size": size,
-                "modificationTime": time,
-                "stats": text,
-                "deletionVector": vector,
-                "tags": tags,
-                "clusteringProvider": provider,
-            }
-        )
+        found[row] = each
+    return found
+
+
+def _map_sizes(column: pa.Array) -> pa.Array:
+    entries = pa.ListArray.from_arrays(column.offsets, column.keys)
+    return pc.list_value_length(entries)
 
 
 def stats_text(parsed: Mapping[str, Any]) -> str:

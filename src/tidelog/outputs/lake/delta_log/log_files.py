@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 FOLDER: Final = "_delta_log"
 SIDECARS: Final = f"{FOLDER}/_sidecars"
@@ -24,6 +25,18 @@ _EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.com
 def commit_name(version: int) -> str:
     """Of the commit's file, below the table."""
     return f"{FOLDER}/{version:020d}.json"
+
+
+def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
+    """Actions of a file of JSON lines; only those of a ``kind`` if there is one. Raises ValueError.
+
+    Lines end with a newline and nothing else: texts may hold other characters that end lines.
+    """
+    for line in data.decode().split("\n"):
+        if kind in line and line.strip():
+            action = json.loads(line)
+            if not kind or kind in action:
+                yield action
 
 
 def version_of(name: str) -> int:

@@ -20,6 +20,7 @@ from tidelog.outputs.lake.delta_log.log_files import (
     CheckpointFiles,
     LogListing,
     commit_name,
+    parse_actions,
 )
 
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
@@ -92,10 +93,11 @@ class TableState:
         """What the commit says of itself; None: it is gone from the log; empty: nothing."""
         found = self._infos.get(version)
         if found is None:
-            actions = self._commit(version)
+            actions = self._commit(version, "commitInfo")
             if actions is None:
                 return None
-            found = self._infos[version] = _info_of(actions)
+            infos = [dict(action["commitInfo"]) for action in actions]
+            found = self._infos[version] = infos[0] if infos else {}
         return found
 
     def checkpointed(self, checkpoint: CheckpointFiles) -> None:
@@ -197,13 +199,13 @@ class TableState:
         self.files = {file.path: file for file in checkpoint.files}
         self.checkpoint = found
 
-    def _commit(self, version: int) -> list[dict[str, Any]] | None:
+    def _commit(self, version: int, kind: str = "") -> list[dict[str, Any]] | None:
         name = commit_name(version)
         data = self._store.read_if_there(name)
         if data is None:
             return None
         try:
-            return [json.loads(line) for line in data.split(b"\n") if line.strip()]
+            return list(parse_actions(data, kind))
         except ValueError:
             raise unreadable(self._store, name) from None
 
@@ -256,7 +258,3 @@ class TableState:
             f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
             f"{FOLDER}, or move the table away and dump it again."
         )
-
-
-def _info_of(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})

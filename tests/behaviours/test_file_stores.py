@@ -72,6 +72,16 @@ def test_names_behind_another_one(store: FileStore) -> None:
     assert files == ["3.crc", "3.json", "_last"]
 
 
+def test_what_is_deleted_is_gone_and_what_was_gone_matters_not(store: FileStore) -> None:
+    for name in ("a/1", "a/2", "a/3", "b/c/4", "b/5"):
+        store.put(name, b"1")
+    store.delete(["a/1", "a/none", "a/2"])
+    store.delete([])
+    assert store.names("a") == ["3"]
+    store.delete_folder("b")
+    assert not store.exists("b")
+
+
 @pytest.mark.parametrize("size", [10, 200_000])
 def test_parts_of_a_file_are_read(store: FileStore, size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)

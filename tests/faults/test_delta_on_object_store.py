@@ -161,7 +161,7 @@ def test_a_batch_asks_little_of_the_store(
     network.asked.clear()
     state.refresh()
     table.fill(state, 1)
-    assert [line.split()[0] for line in network.asked] == ["GET", "HEAD", "PUT"]
+    assert [line.split()[0] for line in network.asked] == ["GET", "HEAD", "PUT", "HEAD"]
     write_checkpoint(table.store, state)
     network.asked.clear()
     assert seen(table.state()) == seen(state)

@@ -144,6 +144,18 @@ def test_the_hint_names_the_checkpoint(table: Table) -> None:
     }
 
 
+def test_a_commit_that_was_replaced_later_is_noticed_before_a_checkpoint(table: Table) -> None:
+    state = filled(table)
+    write_checkpoint(table.store, state)
+    table.fill(state, 3)
+    state.refresh()
+    table.foreign(4, [add(file("theirs"), data_change=True)])
+    state.refresh()
+    with pytest.raises(OutputRefusedError, match="version 4, which this pipeline committed"):
+        write_checkpoint(table.store, state)
+    assert not (log(table) / f"{5:020d}.checkpoint.parquet").exists()
+
+
 def test_when_a_checkpoint_is_due(table: Table) -> None:
     state = table.create({"delta.checkpointInterval": "4"})
     due = []

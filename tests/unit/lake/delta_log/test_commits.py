@@ -10,6 +10,7 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutputError, StorageError
+from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_actions import add
 from tidelog.system.version import __version__
 
@@ -61,6 +62,25 @@ def test_of_two_writers_one_has_the_number(table: Table) -> None:
     assert seen(ours) == seen(theirs)
     assert table.commit(ours, add(file("ours"), data_change=True)) == 2
     assert set(table.state().files) == {"f1.parquet", "ours.parquet"}
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_writer_that_stood_still_finds_its_number_free_and_commits_nothing(
+    table: Table, exists: bool
+) -> None:
+    """Others have cleaned the log up beyond it."""
+    late = table.state()
+    theirs = table.create()
+    if exists:
+        late.refresh()
+    table.fill(theirs, 3)
+    write_checkpoint(table.store, theirs)
+    table.store.delete(f"_delta_log/{version:020d}.json" for version in range(3))
+    with pytest.raises(ConflictError):
+        table.commit(late, add(file("late"), data_change=True))
+    assert table.store.names("_delta_log", ".json") == [f"{3:020d}.json"]
+    late.refresh()
+    assert seen(late) == seen(theirs)
 
 
 @pytest.mark.parametrize("happened", ["ours", "theirs", "nothing"])

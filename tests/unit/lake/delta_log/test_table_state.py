@@ -9,6 +9,7 @@ from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table, file, se
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
+from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_actions import add, cdc, remove, transaction
 
 
@@ -85,17 +86,26 @@ def test_only_what_is_new_is_read(table: Table) -> None:
 def test_a_log_that_others_cleaned_up_begins_anew_at_a_checkpoint(table: Table) -> None:
     ours = table.create()
     table.fill(ours, 2)
-    log = Path(table.place) / "_delta_log"
-    fresh = Table(Path(table.place).with_name("other"))
-    fresh.fill(fresh.create(), 12)
-    others = Path(fresh.place) / "_delta_log"
-    for name in log.iterdir():
-        name.unlink()
-    for version in (11, 12):
-        name = f"{version:020d}.json"
-        (log / name).write_bytes((others / name).read_bytes())
-    with pytest.raises(OutputRefusedError, match="can't be read: commits are missing"):
-        ours.refresh()
+    theirs = table.state()
+    table.fill(theirs, 5)
+    write_checkpoint(table.store, theirs)
+    table.fill(theirs, 2)
+    table.store.delete(f"_delta_log/{version:020d}.json" for version in range(7))
+    ours.refresh()
+    assert seen(ours) == seen(theirs)
+    table.fill(ours, 1)
+    assert seen(table.state()) == seen(ours)
+
+
+def test_what_lies_below_a_clean_up_is_not_read_on(table: Table) -> None:
+    theirs, ours = table.create(), table.state()
+    table.fill(theirs, 3)
+    write_checkpoint(table.store, theirs)
+    table.store.delete(f"_delta_log/{version:020d}.json" for version in range(3))
+    # By a driver that stood still, and ended before it could take it back.
+    table.foreign(1, [add(file("late"), data_change=True)])
+    ours.refresh()
+    assert seen(ours) == seen(theirs)
 
 
 def test_a_table_that_was_deleted_and_made_again_is_read_anew(table: Table) -> None:

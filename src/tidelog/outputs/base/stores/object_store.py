@@ -15,6 +15,7 @@ from tidelog.eventlog.storage.objects import ObjectStorage
 from tidelog.eventlog.storage.opening import options_of
 
 _PART_BYTES = 8 << 20
+_DELETED = 1000  # at once, in one request where the store has that
 
 
 class ObjectFileStore:
@@ -115,9 +116,16 @@ class ObjectFileStore:
         )
 
     def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            with suppress(StorageError):
-                self._storage.delete(name)
+        left = list(names)
+        for start in range(0, len(left), _DELETED):
+            some = left[start : start + _DELETED]
+            try:
+                with self._storage.failing("delete", some[0]):
+                    obstore.delete(self._storage.client(), some)
+            except (FileNotFoundError, StorageError):  # of one of them: the others may go
+                for name in some:
+                    with suppress(StorageError):
+                        self._storage.delete(name)
 
     def delete_folder(self, name: str) -> None:
         with suppress(StorageError):

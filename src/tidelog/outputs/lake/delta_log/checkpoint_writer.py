@@ -110,7 +110,12 @@ def is_due(state: TableState) -> bool:
 
 
 def write_checkpoint(store: FileStore, state: TableState) -> None:
-    """Write one of the state, which knows of it then."""
+    """Write one of the state, which knows of it then.
+
+    Raises OutputRefusedError, as `TableState.check_commits` does: a checkpoint would hold what the
+    log does not.
+    """
+    state.check_commits()
     assert state.protocol is not None
     assert state.metadata is not None
     arrays: dict[str, pa.Array] = {

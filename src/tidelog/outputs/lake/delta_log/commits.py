@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tidelog.errors import ConflictError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.delta_log.log_files import commit_name
+from tidelog.outputs.lake.delta_log.log_files import FOLDER, commit_name, version_of
 from tidelog.outputs.lake.delta_log.table_state import IN_COMMIT_TIMESTAMPS, TableState
 from tidelog.system import failpoints
 from tidelog.system.version import __version__
@@ -67,6 +67,9 @@ class CommitWriter:
             # The answer may be lost, and not the commit.
             found = self._found(name, error)
             tag = self._store.tag(name) if found == data else None
+        if tag is not None and not self._is_next(version):
+            self._store.delete([name])
+            tag = None
         if tag is None:
             raise ConflictError(
                 f"{self._store.path}: another writer committed version {version} meanwhile"
@@ -74,6 +77,16 @@ class CommitWriter:
         failpoints.hit("delta.commit.after")
         state.apply(version, lines, tag)
         return version
+
+    def _is_next(self, version: int) -> bool:
+        """Was the number free because nobody had it, or because it was cleaned up since?
+
+        A clean-up leaves the commit of a checkpoint and all behind it. So a commit whose
+        predecessor is gone is not the newest: who made it stood still for long.
+        """
+        if version:
+            return self._store.tag(commit_name(version - 1)) is not None
+        return all(version_of(name) <= 0 for name in self._store.names(FOLDER))
 
     def _found(self, name: str, error: TidelogError) -> bytes:
         """What is there after an error; raises that if nothing is, or if it can't be read."""

@@ -59,7 +59,7 @@ class TableState:
     domains: dict[str, str]
     checkpoint: CheckpointFiles | None
     removed: list[Mapping[str, Any]]
-    _own: tuple[int, str] | None  # our newest commit and its tag
+    _own: dict[int, str]  # tags of our commits behind the checkpoint, and of the newest one
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -74,11 +74,13 @@ class TableState:
             OutputRefusedError: a commit of ours was replaced by another's; or the log is damaged.
         """
         if self.version >= 0:
-            own = self._own
+            start = self.version
             self._read_on()
-            tag = self._store.tag(commit_name(self.version))
-            if own is not None:
-                self._check_own(own, tag)
+            # After the reads, as logs are cleaned up from below: all that was read stood behind it.
+            tag = self._tag(start)
+            if self._own:
+                newest = max(self._own)
+                self._check(newest, tag if newest == start else self._tag(newest))
             if tag is not None:
                 return
             # Others removed the log up to a checkpoint, or the whole table.
@@ -87,7 +89,15 @@ class TableState:
     def apply(self, version: int, actions: Sequence[Mapping[str, Any]], tag: str | None) -> None:
         """Our own commit, which need not be read; ``tag``: of its file."""
         self._replay(version, actions)
-        self._own = None if tag is None else (version, tag)
+        if tag is not None:
+            self._own[version] = tag
+
+    def check_commits(self) -> None:
+        """Are our commits behind the checkpoint still ours? One that reached the store late may
+        have replaced an older one than `refresh` looks at. Raises OutputRefusedError.
+        """
+        for version in self._own:
+            self._check(version, self._tag(version))
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
         """What the commit says of itself; None: it is gone from the log; empty: nothing."""
@@ -103,6 +113,7 @@ class TableState:
     def checkpointed(self, checkpoint: CheckpointFiles) -> None:
         """The table as it is now is in the checkpoint, which was just written."""
         self.checkpoint, self.removed = checkpoint, []
+        self._own = dict([*self._own.items()][-1:])
 
     # ------------------------------------------------------------------
 
@@ -113,16 +124,18 @@ class TableState:
         self.transactions, self.transaction_times_ms = {}, {}
         self.checkpoint, self.removed = None, []
         self._infos.clear()
-        self._own = None
+        self._own = {}
 
     def _read_on(self) -> None:
         while (actions := self._commit(self.version + 1)) is not None:
             self._replay(self.version + 1, actions)
 
-    def _check_own(self, own: tuple[int, str], newest: str | None) -> None:
-        version, expected = own
-        tag = newest if version == self.version else self._store.tag(commit_name(version))
-        if tag in (expected, None):  # gone: others cleaned the log up
+    def _tag(self, version: int) -> str | None:
+        return self._store.tag(commit_name(version))
+
+    def _check(self, version: int, tag: str | None) -> None:
+        """``tag``: of our commit's file now."""
+        if tag in (self._own[version], None):  # gone: others cleaned the log up
             return
         raise OutputRefusedError(
             f"{self._store.path}: version {version}, which this pipeline committed, was replaced "

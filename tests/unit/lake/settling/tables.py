@@ -1,4 +1,4 @@
-"""Random tables and changes, small enough that all that matters meets."""
+"""Files of tables; and random tables and changes, small enough that all that matters meets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 from tests.support.merge_model import Change, MergeModel, Row
 
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.changes import FoldedChanges
+from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 KEPT = FileColumn("kept", "kept", pa.string())
@@ -125,3 +133,44 @@ def _change(draw: st.DrawFn, key: int | None) -> Change:
 def by_text(rows: Sequence[Row]) -> list[str]:
     """Rows to compare without their order."""
     return sorted(str(sorted(row.items())) for row in rows)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A table's files."""
+
+    store: FileStore
+    layout: FileLayout
+    cache: KeyIndexCache
+
+    def write(self, rows: Sequence[Row], dead: Sequence[int], *, stats: bool) -> list[DataFile]:
+        """One file (or none) in which the rows of these numbers are marked by a vector."""
+        table = pa.Table.from_pylist(list(rows), self.layout.schema)
+        found = []
+        for file in ParquetFileWriter(self.store, self.layout).write(table):
+            vectors = DeletionVectorWriter(self.store)
+            vector = vectors.add(np.array(dead, np.int64)) if dead else None
+            vectors.close()
+            # Statistics may be missing, but not beside a vector.
+            known = file.stats if stats or dead else None
+            found.append(replace(file, deletion_vector=vector, stats=known))
+        return found
+
+    def rows(self, files: Sequence[DataFile]) -> list[Row]:
+        """All live rows."""
+        reader = DataFileReader(self.store, self.layout)
+        found: list[Row] = []
+        for file in files:
+            rows = reader.read(file).to_pylist()
+            dead = set(reader.deleted_rows(file).tolist())
+            found += [row for at, row in enumerate(rows) if at not in dead]
+        return found
+
+    def after(self, files: Sequence[DataFile], changes: FileChanges) -> list[DataFile]:
+        """The table's files after these changes."""
+        marked = {old.path: new for old, new in changes.marked}
+        removed = {file.path for file in changes.removed}
+        assert {*removed, *marked} <= {file.path for file in files}
+        assert not removed & set(marked)
+        left = [marked.get(file.path, file) for file in files if file.path not in removed]
+        return [*left, *changes.added]

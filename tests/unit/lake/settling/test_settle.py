@@ -5,11 +5,9 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,67 +18,23 @@ from tests.unit.lake.settling.tables import (
     LAYOUT,
     SOFT,
     Case,
+    Files,
     by_text,
     cases,
     folded,
 )
 
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
-from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
-from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.change_feed import ChangeFile
+from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.replace_files import (
-    FileChanges,
     SettleOptions,
     replace_files,
     rewrite,
 )
 from tidelog.outputs.lake.settling.settle import settle
-
-
-@dataclass(frozen=True)
-class Files:
-    """A table's files."""
-
-    store: FileStore
-    layout: FileLayout
-    cache: KeyIndexCache
-
-    def write(self, rows: Sequence[Row], dead: Sequence[int], *, stats: bool) -> list[DataFile]:
-        """One file (or none) in which the rows of these numbers are marked by a vector."""
-        table = pa.Table.from_pylist(list(rows), self.layout.schema)
-        found = []
-        for file in ParquetFileWriter(self.store, self.layout).write(table):
-            vectors = DeletionVectorWriter(self.store)
-            vector = vectors.add(np.array(dead, np.int64)) if dead else None
-            vectors.close()
-            # Statistics may be missing, but not beside a vector.
-            known = file.stats if stats or dead else None
-            found.append(replace(file, deletion_vector=vector, stats=known))
-        return found
-
-    def rows(self, files: Sequence[DataFile]) -> list[Row]:
-        """All live rows."""
-        reader = DataFileReader(self.store, self.layout)
-        found: list[Row] = []
-        for file in files:
-            rows = reader.read(file).to_pylist()
-            dead = set(reader.deleted_rows(file).tolist())
-            found += [row for at, row in enumerate(rows) if at not in dead]
-        return found
-
-    def after(self, files: Sequence[DataFile], changes: FileChanges) -> list[DataFile]:
-        """The table's files after these changes."""
-        marked = {old.path: new for old, new in changes.marked}
-        removed = {file.path for file in changes.removed}
-        assert {*removed, *marked} <= {file.path for file in files}
-        assert not removed & set(marked)
-        left = [marked.get(file.path, file) for file in files if file.path not in removed]
-        return [*left, *changes.added]
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,8 +99,8 @@ def test_rows_below_a_version_are_gone_and_those_without_one_stay(
             [{"k": at, "a": at, "_version": v} for at, v in enumerate(versions)], [], stats=True
         )
     ]
-    none = folded([], below=4)
-    settled = settle(none, files, table.store, layout, DELIVERED, table.cache)
+    none = FoldedChanges.none(deleted_below=4)
+    settled = settle(none, files, table.store, layout, (), table.cache)
     by_path = {file.path: file for file in files}
     options = SettleOptions(deletion_vectors=True, rewrite_share=1.0)
     changes = replace_files(settled.dead, by_path, table.store, layout, options)

@@ -43,6 +43,16 @@ class FoldedChanges:
         )
         return cls(rows.set_column(at, CHANGE_MISSING, lists), deleted_below)
 
+    @classmethod
+    def none(cls, deleted_below: int) -> FoldedChanges:
+        """Of a batch that has no rows of the table, but removes those of a lower version."""
+        columns = {
+            CHANGE_OP: pa.array([], pa.string()),
+            CHANGE_VERSION: pa.array([], pa.int64()),
+            CHANGE_MISSING: pa.array([], pa.list_(pa.string())),
+        }
+        return cls(pa.table(columns), deleted_below)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:

@@ -71,12 +71,14 @@ def settle(
     deleted.
 
     Args:
-        changes: one row for each key. They may be a part of the batch's keys, unless rows below a
-            version are gone and deletes are soft: then rows of the other parts would be marked.
+        changes: one row for each key. They may be those of a part of the batch's keys, and others
+            be settled elsewhere; but not where rows below a version are gone and deletes are soft
+            or there is a change feed: rows of other parts would be marked, too.
         files: all of the table.
         store: where the table is.
         layout: of the table.
-        columns: that the changes deliver; rows that are there keep what they have in others.
+        columns: that the changes deliver (of none: no names); rows that are there keep what they
+            have in others.
         cache: of the files' keys; gets those of the new ones.
         change_feed: the table has one (``delta.enableChangeDataFeed``): all rows that go are read.
     """

@@ -106,10 +106,12 @@ def cases(draw: st.DrawFn) -> Case:
         row["_deleted"] = st.sampled_from([False, True, None])
     doubled = draw(st.booleans())
     unique = None if doubled else _key_of
-    table = draw(st.lists(st.fixed_dictionaries(row), max_size=8, unique_by=unique))
-    keys = draw(st.lists(_keys, unique=True, max_size=6))
+    least = draw(st.sampled_from([0, 4]))
+    rows = st.lists(st.fixed_dictionaries(row), min_size=least, max_size=8, unique_by=unique)
+    table = draw(rows)
+    keys = draw(st.lists(_keys, unique=True, min_size=least // 2, max_size=6))
     source = [draw(_change(key)) for key in keys]
-    below = draw(st.one_of(st.just(0), _versions))
+    below = draw(st.sampled_from([0, 0, 2, 5, 8, 12]))
     return Case(layout, table, source, below)
 
 
@@ -119,7 +121,7 @@ def _key_of(row: Row) -> Any:
 
 @st.composite
 def _change(draw: st.DrawFn, key: int | None) -> Change:
-    op = draw(st.sampled_from("uuud"))
+    op = draw(st.sampled_from("uud"))
     values: dict[str, Any] = {"k": key, "a": None, "b": None}
     missing = None
     if op == "u":

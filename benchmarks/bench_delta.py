@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.spark_workload import Meter, build, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.lake.delta import DeltaOutput
+from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.queries.run import MAX_BATCH_BYTES, QueryProgress, run_pipeline
 

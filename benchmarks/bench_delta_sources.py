@@ -28,7 +28,7 @@ from benchmarks.spark_workload import Meter, Reading, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.delta import DeltaOutput
+from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.pipeline import spark_session
 from tidelog.ports import OutputBatch, TableRange
 from tidelog.spark.datasource import executor

@@ -21,7 +21,7 @@ from tests.support.build_log import BuiltLog
 
 from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, drawn, report
 from benchmarks.table import Row, show
-from tidelog.outputs.lake.delta import DeltaOutput
+from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.queries.run import run_pipeline
 

@@ -9,7 +9,7 @@ import pytest
 from tidelog.app.pipeline.installed import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError, UsageError
-from tidelog.outputs.lake.iceberg_table import Partition
+from tidelog.outputs.lake.iceberg.table import Partition
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
@@ -47,12 +47,14 @@ def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> 
         config(tmp_path, given)
 
 
-def test_delta_and_iceberg_are_not_run_by_one_process(tmp_path: Path) -> None:
+def test_delta_and_iceberg_are_not_read_by_one_process(tmp_path: Path) -> None:
     both = config(tmp_path, "kind: delta, path: a", "kind: iceberg, path: b")
     with pytest.raises(UsageError, match="two configurations") as caught:
-        check_spark(both)
+        check_spark(both, reads_delta=True)
     assert caught.value.exit_code == 2
-    assert check_spark(config(tmp_path, "kind: delta, path: a")) == "delta"
+    delta = config(tmp_path, "kind: delta, path: a")
+    assert check_spark(delta) is None
+    assert check_spark(delta, reads_delta=True) == "delta"
     assert check_spark(config(tmp_path, "kind: files, path: a")) is None
 
 

@@ -23,8 +23,8 @@ from tidelog.outputs.database.config import DatabaseSection, MySqlSection, Postg
 from tidelog.outputs.files.config import FilesSection
 from tidelog.outputs.http.config import HttpSection
 from tidelog.outputs.kafka.config import KafkaSection
-from tidelog.outputs.lake.delta_config import DeltaSection
-from tidelog.outputs.lake.iceberg_config import IcebergSection
+from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument, OpenSearchSection
 
 OUTPUTS: dict[str, type[OutputSection]] = {

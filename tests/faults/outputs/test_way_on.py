@@ -192,7 +192,7 @@ class Copy:
         return self.scene.spark.read.format("delta").load(str(path)).collect()
 
     def _iceberg(self, section: Section) -> Any:
-        from tidelog.outputs.lake.iceberg import catalog_conf
+        from tidelog.outputs.lake.iceberg.output import catalog_conf
 
         session = self.scene.spark.newSession()
         place = str(self.scene.shop.root / section["path"])

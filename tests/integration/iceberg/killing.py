@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from tests import executors
 
-from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput
+from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.arrow_frames import map_in_arrow
 from tidelog.spark.queries.run import run_pipeline

@@ -10,8 +10,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
-from tidelog.outputs.lake.delta_table import path_of
+from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
+from tidelog.outputs.lake.delta.table import path_of
 from tidelog.pipeline import spark_session
 from tidelog.spark.queries.run import run_pipeline
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG

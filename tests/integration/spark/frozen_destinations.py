@@ -152,7 +152,7 @@ class Places:
         metadata = self._root / "lake/public/t/metadata"
 
         def read(spark: Any) -> Any:
-            from tidelog.outputs.lake.iceberg import catalog_conf
+            from tidelog.outputs.lake.iceberg.output import catalog_conf
 
             session = spark.newSession()
             conf = catalog_conf("x", {"type": "hadoop", "warehouse": str(self._root / "lake")})[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from decimal import Decimal
@@ -14,16 +15,14 @@ from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.errors import DecodeError, OutputBusyError, OutputError, TidelogError
+from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries import stream
 from tidelog.spark.queries.run import QueryProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
@@ -275,21 +274,12 @@ def test_many_tables_and_patterns(lake: Lake, built: BuiltLog) -> None:
     assert not (lake.root / "lake" / "public").exists()
 
 
-class CountedSessions(DeltaOutput):
-    made = 0
-
-    def _session(self, conf: Any) -> Any:
-        self.made += 1
-        return super()._session(conf)
-
-
-def test_tables_take_the_sessions_of_their_threads(lake: Lake, built: BuiltLog) -> None:
-    """A session costs half a second and memory; each table's commit has its own transaction."""
+def test_tables_of_a_batch_have_commits_of_their_own(lake: Lake, built: BuiltLog) -> None:
     tables = [
         built.table(f"app.t{number}", {"a": "int32", "v": "text"}, ("a",), relation_id=number)
         for number in range(5)
     ]
-    output = CountedSessions(lake.spark, built.path, lake.path, parallel_tables=2)
+    output = lake.output()
     output.prepare(built.log.generation)
     ends = []
     for values in ("one", "two"):
@@ -302,7 +292,6 @@ def test_tables_take_the_sessions_of_their_threads(lake: Lake, built: BuiltLog) 
     names = [TableName("app", f"t{number}") for number in range(5)]
     assert [output.committed(name) for name in names] == [ends[1]] * 2 + [ends[0]] * 3
     output.close()
-    assert 1 <= output.made <= 3  # two threads of tables, and ours
 
 
 def test_folds_in_parts_and_blocks_give_the_same(
@@ -459,56 +448,37 @@ def test_infinite_times_survive(lake: Lake, built: BuiltLog) -> None:
     assert sorted(map(tuple, stored.collect())) == sorted(map(tuple, sent.collect()))
 
 
-class Watched:
-    """An output, and the errors that it raised."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.name, self.told = inner, inner.name, list[TidelogError]()
-
-    def prepare(self, generation: str) -> None:
-        self.inner.prepare(generation)
-
-    def write(self, batch: Any) -> None:
-        try:
-            self.inner.write(batch)
-        except TidelogError as error:
-            self.told.append(error)
-            raise
-
-    def committed(self, table: Any) -> int | None:
-        committed: int | None = self.inner.committed(table)
-        return committed
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def test_once_is_patient_with_other_writers_of_a_table(
-    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+def test_what_others_commit_meanwhile_is_settled_with(
+    lake: Lake, built: BuiltLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another program's commit comes before ours four times: each is a conflict."""
+    """Another program's commits come before ours: the batch is settled with what it left."""
     table = orders(built)
     lake.run()
-    built.update(table, "1", "changed", "2.00")
-    built.flush()
-    monkeypatch.setattr(stream, "_FIRST_RETRY_S", 0.1)
-    output = Watched(lake.output())
     done = threading.Event()
 
     def write() -> None:
         name = lake.name("public.orders")
         for number in itertools.count():
-            if done.is_set() or len(output.told) > 3:
+            if done.is_set():
                 return
             lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('n' = '{number}')")
 
     other = threading.Thread(target=write)
+    caplog.set_level(logging.INFO, "tidelog.outputs.lake.delta")
+    output = lake.output()
+    output.prepare(built.log.generation)
     other.start()
     try:
-        lake.run(output=output)
+        for number in range(30):
+            start = built.log.latest_offset()
+            built.update(table, "1", f"changed {number}", "2.00")
+            built.flush()
+            output.write(batch_of(built.log, start, built.log.latest_offset()))
+            if number > 2 and "settled anew" in caplog.text:
+                break
     finally:
         done.set()
         other.join()
-    assert len(output.told) >= 4
-    assert {type(error) for error in output.told} == {OutputBusyError}
-    assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
+        output.close()
+    assert "settled anew" in caplog.text
+    assert lake.rows("public.orders")[1] == (1, f"changed {number}", Decimal("2.00"))

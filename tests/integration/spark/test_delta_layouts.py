@@ -14,8 +14,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.lake.delta import DeltaOptions
-from tidelog.outputs.lake.delta_table import DeltaTable
+from tidelog.outputs.lake.delta.compaction import FILES_OF_A_TIER
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -162,60 +161,51 @@ def test_clustering_follows_the_configuration(lake: Lake, built: BuiltLog) -> No
     assert clusters() == ["name"]
     built.update(table, "1", "changed", "2.00")
     built.flush()
-    run(lake, cluster_by={"public.orders": ["id"]}, optimize_every_s=0.0)
+    run(lake, cluster_by={"public.orders": ["id"]})
     assert clusters() == ["id"]
     assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
 
 
-def test_small_files_become_large_ones_on_schedule(lake: Lake, built: BuiltLog) -> None:
+def test_small_files_are_put_together(lake: Lake, built: BuiltLog) -> None:
+    """Eight of about one size, between two batches; a reader sees no change by it."""
     table = orders(built)
-    run(lake)
-    for number in range(10, 14):
+    output = lake.output()
+    output.prepare(built.log.generation)
+    counts = []
+    for number in range(10, 10 + FILES_OF_A_TIER):
+        start = built.log.head_offset if number == 10 else built.log.latest_offset()
         built.insert(table, str(number), f"n{number}", "1")
         built.flush()
-        run(lake)
-
-    def files() -> int:
-        found = lake.spark.sql(f"DESCRIBE DETAIL delta.`{lake.path}/public/orders`").first()
-        return int(found["numFiles"])
-
-    before = files()
-    built.insert(table, "20", "n20", "1")
-    built.flush()
-    run(lake, optimize_every_s=3600.0)
-    assert files() > before  # not yet time
-    built.insert(table, "21", "n21", "1")
-    built.flush()
-    run(lake, optimize_every_s=0.0, vacuum_after_s=7 * 86_400.0)
-    assert files() == 1
-    assert len(lake.rows("public.orders")) == 10
-    built.delete(table, "20")
+        output.write(batch_of(built.log, start, built.log.latest_offset()))
+        found = lake.spark.sql(f"DESCRIBE DETAIL {lake.name('public.orders')}").first()
+        counts.append(int(found["numFiles"]))
+    output.close()
+    assert counts == [*range(1, FILES_OF_A_TIER), 1]
+    assert len(lake.rows("public.orders")) == 4 + FILES_OF_A_TIER
+    history = lake.spark.sql(f"DESCRIBE HISTORY {lake.name('public.orders')}")
+    assert history.where("operation = 'OPTIMIZE'").count() == 1
+    built.delete(table, "10")
     built.flush()
     run(lake)  # what is committed is known still
-    assert len(lake.rows("public.orders")) == 9
+    assert len(lake.rows("public.orders")) == 3 + FILES_OF_A_TIER
 
 
-def test_a_failed_optimization_stops_nothing_and_is_tried_again(
-    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+def test_files_that_can_not_be_put_together_stop_nothing(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tries: list[str] = []
+    monkeypatch.setattr("tidelog.outputs.lake.delta.compaction.FILES_OF_A_TIER", 1)
 
-    def optimize(delta: DeltaTable, keep_s: float | None) -> None:
-        tries.append(delta.path)
+    def fails(_: Any) -> list[Any]:
         raise OSError("no room")
 
-    monkeypatch.setattr(DeltaTable, "optimize", optimize)
-    orders(built)
-    output = lake.output(options=DeltaOptions(optimize_every_s=0.0))
-    try:
-        output.prepare(built.log.generation)
-        batch = batch_of(built.log, built.log.head_offset, built.log.latest_offset())
-        output.write(batch)
-        output.write(batch)  # brings nothing: what is still to be optimized was written before
-    finally:
-        output.close()
-    assert tries == [f"{lake.path}/public/orders"] * 2
-    assert len(lake.rows("public.orders")) == 4
+    monkeypatch.setattr("tidelog.outputs.lake.delta.settle_tasks.rewrite_files", fails)
+    table = orders(built)
+    run(lake)
+    built.insert(table, "9", "n9", "1")
+    built.flush()
+    run(lake)
+    assert len(lake.rows("public.orders")) == 5
+    assert "small files were not put together" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.lake.delta import DeltaOutput
+from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.changes.filtered_rows import rows_to_read_again

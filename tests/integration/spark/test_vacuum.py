@@ -11,6 +11,7 @@ from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputError
 
@@ -76,12 +77,12 @@ def test_a_file_that_is_gone_is_told_with_a_way_out(lake: Lake, built: BuiltLog)
     lake.run()
     for file in set(Path(lake.path).rglob("part-*.parquet")) - before:
         file.unlink()
-    built.update(table, "9", "again", "1.5")
+    built.update(table, "9", UNCHANGED, "2.5")  # what it keeps is in that file
     built.flush()
     with pytest.raises(OutputError, match=r"a file of the table is gone.*restore the table"):
         lake.run()
     lake.spark.sql(f"RESTORE TABLE {lake.name('public.orders')} TO VERSION AS OF 1")
     lake.run()
     assert [row[:2] for row in lake.rows("public.orders")] == [
-        (0, "n0"), (1, "changed"), (2, "n2"), (3, "n3"), (9, "again")
+        (0, "n0"), (1, "changed"), (2, "n2"), (3, "n3"), (9, "later")
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
-from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.arrow_frames import map_in_arrow
 from tidelog.spark.queries.run import run_pipeline

@@ -23,25 +23,25 @@ def check_session(extra: str = "spark") -> None:
     check_spark_runs(extra)
 
 
-def check_spark(config: Config) -> Lake | None:
-    """Whose jars the session needs; None: no lake's, so that any version of Spark will do. A class
-    of the user's may write to Delta. Raises UsageError if this Spark can't write what the outputs
-    say, MissingExtraError if there is none.
+def check_spark(config: Config, *, reads_delta: bool = False) -> Lake | None:
+    """Whose jars the session needs; None: no lake's, so that any version of Spark will do. Delta
+    tables are written without Delta's; a class of the user's may write some with them, and
+    ``reads_delta``: Spark reads those of the outputs. Raises UsageError if this Spark can't do what
+    the outputs say, MissingExtraError if there is none.
     """
     kinds = {output.kind for output in config.outputs}
+    reads_delta = reads_delta and "delta" in kinds
     if "iceberg" not in kinds:
         check_session()
-        return "delta" if "delta" in kinds or _may_write_delta(kinds) else None
-    if "delta" in kinds:
+        return "delta" if reads_delta or _may_write_delta(kinds) else None
+    if reads_delta:
         raise UsageError(
-            "outputs of the kinds delta and iceberg can't run in one process: they need different "
+            "Delta and Iceberg tables can't be read in one process: their readers need different "
             "versions of Spark. Write two configurations with the same log and state, each with "
-            "its outputs, a pipeline.name and a pipeline.checkpoint of its own; run `tidelog "
-            "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
-            "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
+            "its outputs, and verify each from an environment of its own"
         )
     check_session("iceberg")
-    from tidelog.outputs.lake import iceberg
+    from tidelog.outputs.lake.iceberg import output as iceberg
 
     iceberg.check_spark()
     return "iceberg"

@@ -120,13 +120,13 @@ class _DeltaCopies(_LakeCopies[DeltaSection]):
     def __init__(
         self, config: Config, section: DeltaSection, spark: SparkSession, origin: SourceId
     ) -> None:
-        from tidelog.outputs.lake.delta_table import DELETED
+        from tidelog.outputs.lake.delta.table import DELETED
 
         super().__init__(config, section, spark, origin)
         self.deleted = DELETED
 
     def _read(self, table: TableName, name: str) -> DataFrame:
-        from tidelog.outputs.lake.delta_table import path_of
+        from tidelog.outputs.lake.delta.table import path_of
 
         path = path_of(str(self._section.path), table, name)
         return self._spark.read.format("delta").load(path)
@@ -136,8 +136,8 @@ class _IcebergCopies(_LakeCopies[IcebergSection]):
     def __init__(
         self, config: Config, section: IcebergSection, spark: SparkSession, origin: SourceId
     ) -> None:
-        from tidelog.outputs.lake.iceberg import catalog_conf
-        from tidelog.outputs.lake.iceberg_table import DELETED
+        from tidelog.outputs.lake.iceberg.output import catalog_conf
+        from tidelog.outputs.lake.iceberg.table import DELETED
 
         super().__init__(config, section, spark, origin)
         self.deleted = DELETED

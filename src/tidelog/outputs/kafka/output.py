@@ -40,6 +40,7 @@ from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, to
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
+from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.transforms import steps_of, target_table
 
 if TYPE_CHECKING:
@@ -240,9 +241,7 @@ class KafkaOutput(ExecutorOutput):
                 self.name, batch.generation, batch.start, batch.end, 0, {}, self.epoch, fence
             )
             writer = self._writer(False, None, keep_rejected=False)
-            self._spark.sparkContext.parallelize([absent], 1).foreach(
-                partial(writer.remove_absent, task)
-            )
+            run_on_executors(self._spark, partial(writer.remove_absent, task), [absent])
 
     def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
         return self._writer(True, None) if self._stages_retry else writer

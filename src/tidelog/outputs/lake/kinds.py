@@ -8,15 +8,19 @@ from typing import Any
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import transform_steps
-from tidelog.outputs.lake.delta_config import DeltaSection
-from tidelog.outputs.lake.iceberg_config import IcebergSection
+from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
 
 
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
-    from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+    from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 
-    options = DeltaOptions(**_lake_options(section), cluster_by=section.cluster_by)
+    options = DeltaOptions(
+        **_lake_options(section),
+        cluster_by=section.cluster_by,
+        deletion_vectors=section.deletion_vectors,
+    )
     return DeltaOutput(
         context.spark,
         context.log_path,
@@ -30,10 +34,14 @@ def _delta(section: DeltaSection, context: OutputContext) -> Output:
 
 
 def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
-    from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput
+    from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 
+    every = section.optimize_every
     options = IcebergOptions(
-        **_lake_options(section), mode=section.mode, format_version=section.format_version
+        **_lake_options(section),
+        optimize_every_s=None if every is None else every.total_seconds(),
+        mode=section.mode,
+        format_version=section.format_version,
     )
     return IcebergOutput(
         context.spark,
@@ -48,13 +56,12 @@ def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
 
 
 def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
-    every, after = section.optimize_every, section.vacuum_after
+    after = section.vacuum_after
     return {
         "steps": transform_steps(section),
         "on_schema_change": section.on_schema_change,
         "soft_deletes": section.deletes == "soft",
         "partition_by": section.partition_by,
-        "optimize_every_s": None if every is None else every.total_seconds(),
         "vacuum_after_s": None if after is None else after.total_seconds(),
     }
 
@@ -75,7 +82,7 @@ def _delta_look(section: DeltaSection) -> str | None:
 
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
-    from tidelog.outputs.lake.delta_table import DELETED, DeltaLayout, DeltaTable, path_of
+    from tidelog.outputs.lake.delta.table import DELETED, DeltaLayout, DeltaTable, path_of
     from tidelog.outputs.lake.table import check_columns
 
     layout = DeltaLayout(deleted=DELETED if section.deletes == "soft" else "")
@@ -89,7 +96,7 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
 
 def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
-    from tidelog.outputs.lake.iceberg_table import (
+    from tidelog.outputs.lake.iceberg.table import (
         DELETED,
         IcebergLayout,
         IcebergTable,

@@ -1,67 +1,46 @@
-"""What the outputs into a lake have in common: a copy of each table, kept by MERGE, exactly once.
+"""What the outputs into a lake have in common: a copy of each table, exactly once.
 
-Per batch and table: executors decode the range and fold it to the newest state per key; one MERGE
-brings it over. What is done is read from the table itself: a MERGE commits the batch's end offset
-together with the rows, and a batch's part below the committed offset is skipped. So a batch may
-come again, cut differently, also from a new checkpoint. Names in SQL are quoted by
-`tidelog.spark.transforms.quoted`.
+What is done is read from the table itself: a commit holds the batch's end offset together with the
+rows, and a batch's part below the committed offset is skipped. So a batch may come again, cut
+differently, also from a new checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
 from tidelog.errors import NameRefusedError, OutputBusyError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
-from tidelog.outputs.base.ranges import (
-    batch_of,
-    deleted_below,
-    delivered_schema,
-    refs_of,
-    schema_in,
-    whole_dumps,
-)
+from tidelog.outputs.base.ranges import batch_of, deleted_below, refs_of, schema_in, whole_dumps
 from tidelog.outputs.base.targets import keyless, require_generation
-from tidelog.outputs.lake import rows as lake_rows
 from tidelog.outputs.lake.reasons import CONFLICT, reason_of
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable, check_place
 from tidelog.ports import OutputBatch, StateStore, TableRange, TargetTable, WriteLease
-from tidelog.spark import failures, transforms
-from tidelog.spark.changes import folding
+from tidelog.spark import failures
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.exact_names import exact_session, in_session
-from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
-from tidelog.system import failpoints
+from tidelog.spark.sessions.exact_names import exact_session
+from tidelog.spark.transforms import Step, destination_name, target_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
+Copy = TypeVar("Copy", bound=LakeTable)
+
 # One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
 _PART_BYTES = 512 << 20
-
-# Settings of sessions that run our MERGEs.
-SESSION_CONF = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
 
 
 @dataclass(frozen=True)
@@ -73,20 +52,18 @@ class LakeOptions:
         on_schema_change: evolve, lenient, ignore or fail.
         soft_deletes: deleted rows stay, with true in the column ``_deleted``.
         partition_by: columns by table or pattern; the first that matches.
-        optimize_every_s: after so long small files of tables that were written are rewritten.
-        vacuum_after_s: then files of versions older than this are removed.
+        vacuum_after_s: files of versions older than this are removed now and then.
     """
 
     steps: tuple[Step, ...] = ()
     on_schema_change: str = "evolve"
     soft_deletes: bool = False
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    optimize_every_s: float | None = None
     vacuum_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class TableWork:
     """The work for one table in one batch."""
 
     table: TableName
@@ -96,7 +73,33 @@ class _Task:
     deleted_below: int  # rows of a lower version are gone from the source (truncate, full dump)
 
 
-class LakeOutput(ABC):
+@dataclass(frozen=True)
+class CopyWrite(Generic[Copy]):
+    """What is to be written to a copy that is there and has the columns.
+
+    Attributes:
+        copy: the table.
+        work: what is to be done.
+        since: the offset that is committed; None: nothing is. Equal to the work's end for the rows
+            of a copy that was restored.
+        parts: segments with rows of the table, as single tasks fold them; none: there are no rows.
+        target: what rows are delivered as; None: there are none.
+        columns: names of the columns that rows hold.
+    """
+
+    copy: Copy
+    work: TableWork
+    since: int | None
+    parts: Sequence[Sequence[SegmentRef]] = ()
+    target: TargetTable | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        return tuple(ref for part in self.parts for ref in part)
+
+
+class LakeOutput(ABC, Generic[Copy]):
     """`tidelog.ports.Output` over tables of a lake; `_open` says which.
 
     Args:
@@ -105,7 +108,6 @@ class LakeOutput(ABC):
         tables: names or patterns; empty: all.
         name: tells this output from others of the same log.
         options: see there.
-        parallel_tables: how many tables are merged at once.
         state: keeps which tables are left out for their names; None: such a table stops it.
     """
 
@@ -120,7 +122,6 @@ class LakeOutput(ABC):
         tables: Sequence[str],
         name: str,
         options: LakeOptions,
-        parallel_tables: int,
         state: StateStore | None,
     ) -> None:
         self.name = name
@@ -131,15 +132,31 @@ class LakeOutput(ABC):
         self._log_path = log_path
         self._patterns = tuple(tables) or ("*.*",)
         self._options = options
-        self._tables: dict[TableName, LakeTable] = {}
+        self._tables: dict[TableName, Copy] = {}
         self._checked: set[TableName] = set()
         self._targets: dict[TableName, TargetTable] = {}
         self._delivered: dict[TableName, tuple[str, ...]] = {}
-        self._written: set[TableName] = set()  # since they were optimized
-        self._optimized_at = time.monotonic()
-        self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._lease: WriteLease | None = None
         self._state = state
+
+    # ------------------------------------------------ what a kind of lake implements
+
+    @abstractmethod
+    def _open(self, table: TableName, name: str) -> Copy:
+        """The copy of a table, whose destination's name is ``name``; it need not exist."""
+
+    @abstractmethod
+    def _write_copies(self, works: Sequence[TableWork]) -> None:
+        """`_planned` and `_write_all` for all tables of a batch."""
+
+    @abstractmethod
+    def _write_all(self, writes: Sequence[CopyWrite[Copy]]) -> None:
+        """Bring rows over: of each copy in one commit, together with the end of its work."""
+
+    def _maintain(self) -> None:
+        """After each batch: what copies need to stay quick."""
+
+    # ------------------------------------------------ tidelog.ports.Output
 
     @cached_property
     def _refused(self) -> RefusedNames:
@@ -168,23 +185,14 @@ class LakeOutput(ABC):
                 self._checked.add(table)
 
     def write(self, batch: OutputBatch) -> None:
-        """Merge every table of the batch; tables in parallel."""
-        tasks = self._tasks(batch)
-        for task in tasks:
-            self._table(task.table)  # before threads ask which go to one place
-        self._in_parallel([(self._run, task, batch.generation) for task in tasks])
+        """Bring every table of the batch over."""
+        works = self._works(batch)
+        for work in works:
+            self._table(work.table)  # before threads ask which go to one place
+        self._write_copies(works)
         dumps = whole_dumps(batch)
         self._refused.dumped({name: each.first_offset for name, each in dumps.items()})
-        every_s = self._options.optimize_every_s
-        if every_s is not None and time.monotonic() - self._optimized_at >= every_s:
-            self._in_parallel([(self._optimize, table) for table in sorted(self._written)])
-            self._optimized_at = time.monotonic()
-
-    def _in_parallel(self, calls: Sequence[tuple[Any, ...]]) -> None:
-        futures: list[Any] = [self._pool.submit(*call) for call in calls]
-        raised = [error for future in futures if (error := future.exception()) is not None]
-        if raised:
-            raise raised[0]
+        self._maintain()
 
     def committed(self, table: TableName) -> int | None:
         copy = self._table(table)
@@ -212,88 +220,66 @@ class LakeOutput(ABC):
         self._refused.take_again(known, check, ask, self._log.latest_offset())
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
         if self._state is not None:
             self._state.close()
+
+    # ------------------------------------------------ planning
 
     @property
     def _application(self) -> str:
         return f"tidelog/{self._log.generation}/{self.name}"
 
-    def _tasks(self, batch: OutputBatch) -> list[_Task]:
+    def _works(self, batch: OutputBatch) -> list[TableWork]:
         gone = deleted_below(self._log, batch)
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
         names |= {name: TableName.parse(name) for name in gone if name not in names}
-        tasks = [
-            _Task(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
+        works = [
+            TableWork(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
             for name, table in sorted(names.items())
             if matches(self._patterns, table)
         ]
         # The largest first: it decides how long the batch takes.
-        return sorted(tasks, key=lambda task: -_size(ranges.get(str(task.table))))
+        return sorted(works, key=lambda work: -_size(ranges.get(str(work.table))))
 
-    def _run(self, task: _Task, generation: str) -> None:
+    def _planned(self, work: TableWork) -> CopyWrite[Copy] | None:
+        """What of the work is left to be written; None: nothing, or the table is left out."""
+        generation = self._log.generation
         try:
-            self._bring_over(task, generation)
-            self._refused.resume(str(task.table), task.start)
+            copy = self._table(work.table)
+            exists = copy.exists()
+            if exists and work.table not in self._checked:
+                copy.check_ours(work.table, generation)
+            since = self._mend_if_restored(copy, work.table, generation) if exists else None
+            start = max(work.start, since or 0)
+            found = None
+            if start < work.end:
+                found = self._write_of(copy, replace(work, start=start), since, exists)
+            self._refused.resume(str(work.table), work.start)
+            return found
         except NameRefusedError as error:
-            self._refused.refuse(str(task.table), error, task.start)
-        except TidelogError:
-            raise
-        except Exception as error:
-            ours = failures.find_error(
-                str(error)
-            )  # of an executor: retrying helps no undecodable record
-            if ours is not None:
-                raise ours from error
-            if (known := failures.jvm_failure(error)) is not None:
-                raise known from error
-            reason = reason_of(error)
-            what = (
-                f"{self.product} table {self._table(task.table).place}: writing offsets "
-                f"{task.start} to {task.end} of {task.table}"
-            )
-            if failures.lasting_reason(error):
-                raise failures.output_failed(what, error) from error
-            kind = OutputBusyError if CONFLICT.search(reason) else OutputError
-            raise kind(f"{what} failed: {reason}") from error
+            self._refused.refuse(str(work.table), error, work.start)
+            return None
 
-    def _bring_over(self, task: _Task, generation: str) -> None:
-        copy = self._table(task.table)
-        exists = copy.exists()
-        if exists and task.table not in self._checked:
-            copy.check_ours(task.table, generation)
-        since = self._mend_if_restored(copy, task.table, generation) if exists else None
-        start = max(task.start, since or 0)
-        if start >= task.end:
-            return
-        self._write_range(copy, replace(task, start=start), since, generation, exists)
-
-    def _write_range(
-        self, copy: LakeTable, task: _Task, since: int | None, generation: str, exists: bool
-    ) -> None:
+    def _write_of(
+        self, copy: Copy, work: TableWork, since: int | None, exists: bool
+    ) -> CopyWrite[Copy] | None:
         if self._lease is not None:
             self._lease.check()
-        parts = self._parts(task) if task.has_rows else []
-        schema = schema_in(self._log, task.table, task.start, task.end)
-        if schema is None or not schema.match_key:
-            if schema is not None:
-                raise keyless(task.table, self.name)
-            if not exists:
-                return
-        else:
-            self._follow(copy, schema, generation, exists)
-        self._checked.add(task.table)
-        with copy.committing(self._application, since, task.end):
-            failpoints.hit("lake.table.write")
-            if parts and schema is not None:
-                self._write_rows(copy, task, self._target(schema), parts)
-            elif task.deleted_below and exists:
-                lake_rows.remove_below(copy, task.deleted_below)
-        self._written.add(task.table)
+        parts: list[list[SegmentRef]] = []
+        if work.has_rows and (refs := refs_of(self._log, work.table, work.start, work.end)):
+            parts = partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
+        schema = schema_in(self._log, work.table, work.start, work.end)
+        if schema is None:
+            return CopyWrite(copy, work, since) if exists else None
+        if not schema.match_key:
+            raise keyless(work.table, self.name)
+        self._follow(copy, schema, self._log.generation, exists)
+        self._checked.add(work.table)
+        columns = self._delivered[work.table]
+        return CopyWrite(copy, work, since, parts, self._target(schema), columns)
 
-    def _mend_if_restored(self, copy: LakeTable, table: TableName, generation: str) -> int | None:
+    def _mend_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
         """The committed offset, after the copy got what it lacks if somebody restored it."""
         since = copy.committed(self._application)
         found = None if since is None else copy.restored(self._application, since)
@@ -304,10 +290,12 @@ class LakeOutput(ABC):
         logger.warning(said, copy.place, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
         gone = deleted_below(self._log, batch_of(self._log, start, since)).get(str(table), 0)
-        self._write_range(copy, _Task(table, start, since, True, gone), since, generation, True)
+        write = self._write_of(copy, TableWork(table, start, since, True, gone), since, True)
+        if write is not None:
+            self._write_all([write])
         return since
 
-    def _follow(self, copy: LakeTable, schema: TableSchema, generation: str, exists: bool) -> None:
+    def _follow(self, copy: Copy, schema: TableSchema, generation: str, exists: bool) -> None:
         """Have the copy take rows of ``schema``."""
         known = self._targets.get(schema.table)
         target = self._target(schema)
@@ -331,68 +319,35 @@ class LakeOutput(ABC):
             self._targets[schema.table] = found
         return found
 
-    def _optimize(self, table: TableName) -> None:
-        """Not needed for the copy to be right: a failure stops nothing, and is tried again."""
-        copy = self._table(table)
-        try:
-            copy.optimize(self._options.vacuum_after_s)
-            self._written.discard(table)
-        except Exception as error:  # noqa: BLE001 - whatever Spark raises
-            logger.warning("%s could not be optimized: %s", copy.place, reason_of(error))
-
-    def _parts(self, task: _Task) -> list[list[SegmentRef]]:
-        """Nothing, or the range as what single tasks fold."""
-        refs = refs_of(self._log, task.table, task.start, task.end)
-        if not refs:
-            return []
-        return partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
-
-    def _write_rows(
-        self, copy: LakeTable, task: _Task, target: TargetTable, parts: list[list[SegmentRef]]
-    ) -> None:
-        steps = steps_of(self._options.steps, task.table)
-        columns = self._delivered[task.table]
-        schema = target.schema if steps else delivered_schema(target.schema, columns)
-        refs = [ref for part in parts for ref in part]
-        read = (self._reading, self._log_path, self._log.generation, schema, refs)
-        with folding.newest(*read, parts=len(parts)) as source:
-            changes = folding.with_deletes_below(source, task.deleted_below)
-            # Names of missing columns instead of their numbers.
-            changes = transforms.apply(changes, steps, schema, keyed=True)
-            changes = in_session(changes, copy.spark)
-            may_lack = columns if steps else columns_that_may_lack(schema)
-            if copy.is_empty():
-                lake_rows.append(copy, changes, columns)
-            else:
-                lacking = frozenset(may_lack) - set(target.key)
-                lake_rows.merge(
-                    copy,
-                    changes,
-                    columns,
-                    target.key,
-                    lacking,
-                    task.deleted_below,
-                    null_key=bool(target.schema.nan_key),
-                )
-
-    def _table(self, table: TableName) -> LakeTable:
+    def _table(self, table: TableName) -> Copy:
         found = self._tables.get(table)
         if found is None:
             found = self._open(table, destination_name(self._options.steps, table))
             self._tables[table] = found
         return found
 
-    @abstractmethod
-    def _open(self, table: TableName, name: str) -> LakeTable:
-        """The copy of a table, whose destination's name is ``name``; it need not exist."""
-
-    def _session(self, conf: Mapping[str, str]) -> SparkSession:
-        """A session beside the one given, for our statements."""
-        session = self._spark.newSession()
-        for name, value in {**SESSION_CONF, **conf}.items():
-            session.conf.set(name, value)
-        register(session)
-        return session
+    @contextmanager
+    def _explaining(self, *works: TableWork) -> Iterator[None]:
+        """What is raised inside becomes a TidelogError that says what was being written."""
+        try:
+            yield
+        except TidelogError:
+            raise
+        except Exception as error:
+            ours = failures.find_error(str(error))  # retrying helps no undecodable record
+            if ours is not None:
+                raise ours from error
+            if (known := failures.jvm_failure(error)) is not None:
+                raise known from error
+            reason = reason_of(error)
+            places = ", ".join(self._table(work.table).place for work in works)
+            tables = ", ".join(str(work.table) for work in works)
+            start, end = min(each.start for each in works), max(each.end for each in works)
+            what = f"{self.product} table {places}: writing offsets {start} to {end} of {tables}"
+            if failures.lasting_reason(error):
+                raise failures.output_failed(what, error) from error
+            kind = OutputBusyError if CONFLICT.search(reason) else OutputError
+            raise kind(f"{what} failed: {reason}") from error
 
 
 def _size(found: TableRange | None) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -26,10 +25,6 @@ from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.restored import Restored
 from tidelog.ports import TargetTable
-from tidelog.spark.transforms import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
@@ -37,11 +32,6 @@ MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if th
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
 _PLAIN = " !$&'()*+,;=:@~"
-
-
-def literal(text: str) -> str:
-    """A text as a Spark SQL string literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def parts_of(table: TableName, name: str) -> list[str]:
@@ -79,40 +69,26 @@ class LakeLayout:
 
 
 class LakeTable(ABC):
-    """A copy, seen through a Spark session. Used by one thread at a time.
+    """A copy. Used by one thread at a time.
 
-    ``session`` gives the Spark session of the thread that asks. ``place`` names the table in
-    messages, ``sql_name`` is what statements write to, between the begin and the end of
-    `committing`, and ``read_name`` what readers see.
+    ``place`` names the table in messages.
     """
 
     product: ClassVar[str]  # that tables are kept in, for messages
     wider: ClassVar[Wider]  # types that it can widen in place
     rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
 
-    def __init__(
-        self, session: Callable[[], SparkSession], place: str, sql_name: str, layout: LakeLayout
-    ) -> None:
-        self._session = session
+    def __init__(self, place: str, layout: LakeLayout) -> None:
         self.place = place
-        self.sql_name = sql_name
-        self.read_name = sql_name
         self.layout = layout
 
-    @property
-    def spark(self) -> SparkSession:
-        return self._session()
-
     @abstractmethod
-    def exists(self) -> bool: ...
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Has it no rows? May say no where it has none."""
+    def exists(self) -> bool:
+        """Is there a table? Looks anew; all that follows is of what was found then."""
 
     @abstractmethod
     def committed(self, application: str) -> int | None:
-        """The offset below which ``application`` brought everything over; looks anew."""
+        """The offset below which ``application`` brought everything over."""
 
     @abstractmethod
     def property(self, name: str) -> str | None: ...
@@ -133,32 +109,15 @@ class LakeTable(ABC):
         """Create the table for the target's columns, unless it is there."""
 
     @abstractmethod
-    def follow(self, columns: ColumnPlan) -> None:
-        """Alter the table as planned; what it is without the plan's changes stays as it is."""
-
-    @abstractmethod
-    def committing(
-        self, application: str, since: int | None, end: int
-    ) -> AbstractContextManager[None]:
-        """What is written inside is one commit, together with ``end``, the offset below which
-        everything is there then. It fails with an OutputError, and nothing is changed, if not
-        ``since`` is committed any more (None: nothing). ``end`` is ``since`` for the rows of a copy
-        that was restored.
+    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
+        """Alter the table as planned; what it is without the plan's changes stays as it is.
+        ``fields``: of the source, by name.
         """
 
     @abstractmethod
     def restored(self, application: str, since: int) -> Restored | None:
-        """Was it set back to an older state, though ``since`` is committed? Looks anew. Raises
+        """Was it set back to an older state, though ``since`` is committed? Raises
         OutputRefusedError if it was and nothing can be done about it here.
-        """
-
-    @abstractmethod
-    def append(self, rows: DataFrame) -> None: ...
-
-    @abstractmethod
-    def optimize(self, keep_s: float | None) -> None:
-        """Rewrite small files as large ones; with ``keep_s`` remove files that no version of the
-        last so many seconds has.
         """
 
     def sql_type(self, field: StructField) -> str:
@@ -222,7 +181,8 @@ class LakeTable(ABC):
         in place.
         """
         self.check_names(target)
-        wanted = {name: self.sql_type(field) for name, field in fields_of(target).items()}
+        fields = fields_of(target)
+        wanted = {name: self.sql_type(field) for name, field in fields.items()}
         current = self.column_types()
         types = {name: kind for name, kind in current.items() if name not in self.layout.own}
         dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
@@ -231,7 +191,7 @@ class LakeTable(ABC):
         deleted = self.layout.deleted
         if deleted and deleted.lower() not in {name.lower() for name in current}:
             columns = replace(columns, added={**columns.added, deleted: "boolean"})
-        self.follow(columns)
+        self.follow(columns, fields)
         return columns.delivered
 
     def settle_deletes(self) -> None:
@@ -242,8 +202,12 @@ class LakeTable(ABC):
         if marked == wanted:
             return
         if marked and marked in self.column_types():
-            self.spark.sql(f"DELETE FROM {self.read_name} WHERE {quoted(marked)}")  # noqa: S608
+            self.remove_marked(marked)
         self.set_property(MARKED_PROPERTY, wanted)
+
+    @abstractmethod
+    def remove_marked(self, column: str) -> None:
+        """Delete the rows in which ``column`` is true."""
 
     def check_names(self, target: TargetTable) -> None:
         """Raises OutputRefusedError if names differ by case alone, or are ours."""

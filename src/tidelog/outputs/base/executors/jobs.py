@@ -18,6 +18,7 @@ from tidelog.ports import TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.arrow_frames import map_in_arrow
 from tidelog.spark.changes import folding
+from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.transforms import Step
 
@@ -30,25 +31,20 @@ _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", L
 def direct(spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]) -> list[Written]:
     """One task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
-    parallel = spark.sparkContext.parallelize(numbered, len(numbered))
-    found: list[Written] = parallel.map(lambda each: tasks.run_items(work, *each)).collect()
-    return found
+    return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered)
 
 
 def messages(spark: SparkSession, work: Work, item: Item) -> list[Written]:
     """One task for the source's logical messages, in the log's order."""
-    parallel = spark.sparkContext.parallelize([item], 1)
-    found: list[Written] = parallel.map(lambda each: tasks.run_messages(work, 0, [each])).collect()
-    return found
+    return run_on_executors(spark, lambda each: tasks.run_messages(work, 0, [each]), [item])
 
 
 def in_order(
     spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> list[Written]:
     """One task for everything, in the log's order."""
-    parallel = spark.sparkContext.parallelize([(tuple(tables), tuple(refs))], 1)
-    found: list[Written] = parallel.map(lambda each: tasks.run_in_order(work, *each)).collect()
-    return found
+    everything = [(tuple(tables), tuple(refs))]
+    return run_on_executors(spark, lambda each: tasks.run_in_order(work, *each), everything)
 
 
 def frame(

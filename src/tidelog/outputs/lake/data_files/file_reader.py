@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutputError, TidelogError
 from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.stores.failures import failing
 from tidelog.outputs.base.stores.port import FileStore, open_file_store
@@ -88,6 +88,14 @@ class DataFileReader:
                 ) as parquet,
             ):
                 yield parquet
+        except TidelogError:
+            if store.tag(name) is not None:
+                raise
+            raise OutputError(
+                f"{store.path}/{name}: a file of the table is gone, as after a VACUUM that kept "
+                "nothing while a batch was written; restore the table to a version that has all "
+                "its files, or move it away and dump it again"
+            ) from None
         except pa.ArrowInvalid as error:
             raise OutputError(
                 f"{store.path}/{name} can't be read as Parquet ({str(error).splitlines()[0]}): "

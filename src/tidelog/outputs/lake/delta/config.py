@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidelog.kinds.sections import Location, TablePattern
+from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.lake.config import LakeSection
 
 
 class DeltaSection(LakeSection):
-    """Delta tables, one for each source table, kept by MERGE (docs/outputs/delta.md)."""
+    """Delta tables, one for each source table (docs/outputs/delta.md)."""
 
     kind: Literal["delta"] = Field(description="The kind of output.")
     name: str = named(
@@ -39,4 +39,22 @@ class DeltaSection(LakeSection):
         description="By table or pattern, the columns of Delta's liquid clustering, which OPTIMIZE "
         "lays rows out by. May be changed.",
         examples=[{"public.orders": ["customer_id"]}],
+    )
+    deletion_vectors: bool = Field(
+        default=True,
+        description="Do tables that are created have deletion vectors? With them a changed row is "
+        "marked in its file; without, its file is written anew, which costs much more, but older "
+        "readers can read the table.",
+    )
+    vacuum_after: Duration | None = Field(
+        default=None,
+        description="Once a day files are removed that no version of the last so long has. At "
+        "least a week. Unset: never.",
+        examples=["7d"],
+    )
+    parallelism: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="So many tables that have steps, or very many changes, are read at once.",
     )

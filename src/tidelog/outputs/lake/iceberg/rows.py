@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame
 
-from tidelog.outputs.lake.table import LakeTable, literal
+from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 
 _views = itertools.count(1)  # tables may share a session
 
 
-def append(copy: LakeTable, source: DataFrame, columns: Sequence[str]) -> None:
+def append(copy: MergedTable, source: DataFrame, columns: Sequence[str]) -> None:
     """Into an empty table, where nothing can match. Rows of which not all is known are left out."""
     rows = source.where(f"{CHANGE_OP} = 'u' AND {CHANGE_MISSING} IS NULL")
     chosen = [quoted(name) for name in columns]
@@ -25,7 +25,7 @@ def append(copy: LakeTable, source: DataFrame, columns: Sequence[str]) -> None:
 
 
 def merge(
-    copy: LakeTable,
+    copy: MergedTable,
     source: DataFrame,
     columns: Sequence[str],
     key: Sequence[str],
@@ -93,7 +93,7 @@ def merge(
         copy.spark.catalog.dropTempView(view)
 
 
-def remove_below(copy: LakeTable, version: int) -> None:
+def remove_below(copy: MergedTable, version: int) -> None:
     """Delete the rows of a lower version."""
     layout = copy.layout
     where = f"{quoted(layout.version)} < {version}"

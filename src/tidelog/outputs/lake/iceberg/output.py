@@ -1,6 +1,6 @@
 """The Iceberg output: a copy of each table in a catalog, kept by MERGE, exactly once.
 
-What is Iceberg's own is in `tidelog.outputs.lake.iceberg_table`, the rest in
+What is Iceberg's own is in `tidelog.outputs.lake.iceberg.table`, the rest in
 `tidelog.outputs.lake.output`.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.iceberg_state import IcebergCatalog
-from tidelog.outputs.lake.iceberg_table import DELETED, IcebergLayout, IcebergTable, Partition
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput
+from tidelog.outputs.lake.iceberg.merging_output import MergingOptions, MergingOutput
+from tidelog.outputs.lake.iceberg.state import IcebergCatalog
+from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable, Partition
 from tidelog.outputs.lake.table import of_table, parts_of
 from tidelog.ports import StateStore
 from tidelog.spark.sessions.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class IcebergOptions(LakeOptions):
+class IcebergOptions(MergingOptions):
     """``mode`` and ``format_version``: see `IcebergLayout`; of tables that are created."""
 
     mode: str = "merge-on-read"
     format_version: int = 2
 
 
-class IcebergOutput(LakeOutput):
+class IcebergOutput(MergingOutput):
     """Tables of an Iceberg catalog; all share a Spark session.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidelog.kinds.sections import Location, TablePattern
+from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.lake.config import LakeSection
 
@@ -46,6 +46,19 @@ class IcebergSection(LakeSection):
         "`years(c)`, `months(c)`, `days(c)`, `hours(c)`, `bucket(16, c)`, `truncate(4, c)` of one.",
         examples=[{"public.events": ["days(created_at)"]}],
     )
+    optimize_every: Duration | None = Field(
+        default=None,
+        description="After so long the small files of tables that were written are rewritten as "
+        "large ones, between two batches. Unset: never.",
+        examples=["1h"],
+    )
+    vacuum_after: Duration | None = Field(
+        default=None,
+        description="With `optimize_every`: then files are removed that no version of the last so "
+        "long has. At least a week. Unset: never.",
+        examples=["7d"],
+    )
+    parallelism: int = Field(default=2, ge=1, le=256, description="Tables that are merged at once.")
     mode: Literal["merge-on-read", "copy-on-write"] = Field(
         default="merge-on-read",
         description="Of tables that are created. `merge-on-read`: changed rows go to new files, "
@@ -60,6 +73,8 @@ class IcebergSection(LakeSection):
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> IcebergSection:
+        if self.vacuum_after is not None and self.optimize_every is None:
+            raise ValueError("vacuum_after needs optimize_every")
         if self.path is None and not {"type", "catalog-impl"} & self.catalog.keys():
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,8 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.targets import rename_step
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
-from tidelog.outputs.lake.iceberg_state import (
+from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
+from tidelog.outputs.lake.iceberg.state import (
     MAIN,
     IcebergCatalog,
     IcebergState,
@@ -36,9 +37,7 @@ from tidelog.outputs.lake.table import (
     GENERATION_PROPERTY,
     TABLE_PROPERTY,
     LakeLayout,
-    LakeTable,
     fields_of,
-    literal,
 )
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import quoted
@@ -115,7 +114,7 @@ def check_reserved(target: TargetTable) -> None:
             )
 
 
-class IcebergTable(LakeTable):
+class IcebergTable(MergedTable):
     """A table of a catalog.
 
     Args:
@@ -143,7 +142,7 @@ class IcebergTable(LakeTable):
         branch: str,
     ) -> None:
         self._name = ".".join(map(quoted, [catalog.name, *parts]))
-        super().__init__(lambda: spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
+        super().__init__(spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
         self.read_name = self._name
         self._catalog = catalog
         self._parts = tuple(parts)
@@ -249,7 +248,7 @@ class IcebergTable(LakeTable):
         if self._state.head() is None:
             self._state.begin()
 
-    def follow(self, columns: ColumnPlan) -> None:
+    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
         """Follow the columns, in one commit. A column that comes again is a new one, without
         values.
         """

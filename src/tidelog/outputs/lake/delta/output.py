@@ -1,0 +1,286 @@
+"""The Delta output: a copy of each table, exactly once, written without Spark's SQL.
+
+For each batch one Spark job reads the ranges of all tables that changed, settles them with the
+tables' files, and writes new files; the driver, which knows every table's state, commits them
+together with the batch's end (Delta's transaction version; application: log generation and output).
+The rest is `tidelog.outputs.lake.output`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from tidelog.errors import ConflictError, OutputBusyError, TidelogError
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.ranges import delivered_schema
+from tidelog.outputs.lake.delta import settle_tasks
+from tidelog.outputs.lake.delta.compaction import files_to_compact
+from tidelog.outputs.lake.delta.settle_tasks import (
+    RangeOfTable,
+    RewriteWork,
+    SettlePartition,
+    SettleResult,
+    SettleWork,
+)
+from tidelog.outputs.lake.delta.table import (
+    COMMIT_TRIES,
+    DELETED,
+    DeltaLayout,
+    DeltaTable,
+    path_of,
+)
+from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork
+from tidelog.outputs.lake.reasons import reason_of
+from tidelog.outputs.lake.settling.replace_files import FileChanges
+from tidelog.outputs.lake.settling.settle import Settled
+from tidelog.outputs.lake.table import of_table
+from tidelog.ports import StateStore
+from tidelog.spark import transforms
+from tidelog.spark.changes import folding
+from tidelog.spark.executor_jobs import pickled_frame, run_on_executors
+from tidelog.spark.transforms import steps_of
+from tidelog.system import failpoints
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeltaOptions(LakeOptions):
+    """``cluster_by``: columns by table or pattern, of tables that are not partitioned;
+    ``deletion_vectors``: do tables that are created have them?
+    """
+
+    cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    deletion_vectors: bool = True
+
+
+Write = CopyWrite[DeltaTable]
+
+
+class DeltaOutput(LakeOutput[DeltaTable]):
+    """A directory (or object-store prefix) of Delta tables.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        path: the lake's root; a table is at ``path/namespace/name``.
+        tables: names or patterns; empty: all.
+        name: tells this output from others of the same log; part of Delta's application id.
+        options: see there.
+        parallel_tables: how many tables with steps, or with very large ranges, are read at once.
+        state: keeps which tables are left out for their names; None: such a table stops it.
+    """
+
+    product = "Delta"
+    _options: DeltaOptions
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        path: str,
+        *,
+        tables: Sequence[str] = (),
+        name: str = "delta",
+        options: DeltaOptions | None = None,
+        parallel_tables: int = 2,
+        state: StateStore | None = None,
+    ) -> None:
+        super().__init__(
+            spark,
+            log_path,
+            tables=tables,
+            name=name,
+            options=options or DeltaOptions(),
+            state=state,
+        )
+        self._root = path
+        self._cores = max(1, spark.sparkContext.defaultParallelism)
+        self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
+        self._written: list[DeltaTable] = []  # since small files were put together
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        super().close()
+
+    def _open(self, table: TableName, name: str) -> DeltaTable:
+        options = self._options
+        partitions = of_table(options.partition_by, table)
+        layout = DeltaLayout(
+            deleted=DELETED if options.soft_deletes else "",
+            partitions=partitions,
+            clusters=() if partitions else of_table(options.cluster_by, table),
+            deletion_vectors=options.deletion_vectors,
+        )
+        return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
+
+    def _write_copies(self, works: Sequence[TableWork]) -> None:
+        if not works:
+            return
+        with self._explaining(*works):
+            planned = [self._planned(work) for work in works]
+            self._write_all([each for each in planned if each is not None])
+
+    def _write_all(self, writes: Sequence[Write]) -> None:
+        """Where somebody else has committed since, the rows are settled anew."""
+        for _ in range(COMMIT_TRIES):
+            if not writes:
+                return
+            self._check_lease()
+            results = self._settled(writes)
+            failpoints.hit("lake.table.write")
+            self._check_lease()
+            errors: list[TidelogError] = []
+            conflicts: list[Write] = []
+            for write, found in zip(writes, results, strict=True):
+                failed = [each.error for each in found if each.error is not None]
+                errors += failed
+                try:
+                    if not failed:
+                        self._commit(write, found)
+                except ConflictError:
+                    conflicts.append(write)
+                except TidelogError as error:
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+            writes = [self._again(write) for write in conflicts]
+        raise OutputBusyError(
+            f"{writes[0].copy.place}: others committed to the table {COMMIT_TRIES} times while a "
+            "batch was written; it is tried again"
+        )
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _again(self, write: Write) -> Write:
+        """The same rows, for the table as it is now."""
+        copy = write.copy
+        logger.info("%s: somebody else committed: the batch is settled anew", copy.place)
+        copy.exists()
+        if copy.committed(self._application) != write.since:
+            raise OutputBusyError(
+                f"{copy.place}: another pipeline of this name committed to the table meanwhile"
+            )
+        if copy.restored(self._application, write.since or 0) is not None:
+            raise OutputBusyError(f"{copy.place} was restored while a batch was written")
+        if write.target is not None:
+            columns = copy.evolve(write.target, self._options.on_schema_change)
+            self._delivered[write.work.table] = columns
+        return write
+
+    def _maintain(self) -> None:
+        """Put small files together. The copies are right without: a failure is logged."""
+        for copy in self._written:
+            try:
+                if groups := files_to_compact(copy.state.files.values()):
+                    copy.compact(groups)
+            except Exception as error:  # noqa: BLE001 - whatever Spark raises
+                reason = error if isinstance(error, TidelogError) else reason_of(error)
+                logger.warning("%s: small files were not put together: %s", copy.place, reason)
+        self._written.clear()
+
+    # ------------------------------------------------ Spark jobs
+
+    def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
+        """Of each write, what its tasks made."""
+        alone = {at for at, write in enumerate(writes) if self._one_task(write)}
+        framed = {
+            at: self._pool.submit(self._by_frame, write)
+            for at, write in enumerate(writes)
+            if at not in alone
+        }
+        done: dict[int, list[SettleResult]] = {}
+        groups = [sorted(alone)[n :: self._cores] for n in range(self._cores)]
+        groups = [group for group in groups if group]
+        works = [[self._work(writes[at]) for at in group] for group in groups]
+        found = run_on_executors(self._spark, settle_tasks.settle_ranges, works)
+        for group, results in zip(groups, found, strict=True):
+            done |= {at: [result] for at, result in zip(group, results, strict=True)}
+        done |= {at: future.result() for at, future in framed.items()}
+        return [done[at] for at in range(len(writes))]
+
+    def _one_task(self, write: Write) -> bool:
+        """Is the table read, settled and written by one task, in the batch's job?"""
+        return len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
+
+    def _work(self, write: Write, *, alone: bool = True) -> SettleWork:
+        copy, target = write.copy, write.target
+        if target is None:
+            return SettleWork(copy.files(), None, (), write.work.deleted_below)
+        own = {name.lower(): name for name in copy.column_types()}
+        copy.key = tuple(own[name.lower()] for name in target.key)
+        copy.null_key = bool(target.schema.nan_key)
+        files = copy.files()
+        rows = None
+        if alone and write.parts:
+            schema = delivered_schema(target.schema, write.columns)
+            rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
+        return SettleWork(files, rows, write.columns, write.work.deleted_below, alone)
+
+    def _by_frame(self, write: Write) -> list[SettleResult]:
+        """A table that Spark reads: one with steps, or with more rows than one task folds."""
+        target, below = write.target, write.work.deleted_below
+        assert target is not None  # of rows
+        steps = steps_of(self._options.steps, write.work.table)
+        schema = target.schema if steps else delivered_schema(target.schema, write.columns)
+        read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
+        work = self._work(write, alone=False)
+        soft = bool(write.copy.layout.deleted)
+        with folding.newest(*read, parts=len(write.parts)) as source:
+            changes = folding.with_deletes_below(source, below)
+            # Names of missing columns instead of their numbers.
+            changes = transforms.apply(changes, steps, schema, keyed=True)
+            if below and soft:
+                changes = changes.coalesce(1)  # who marks rows must know all that came again
+            of_each = work if soft else replace(work, deleted_below=0)
+            results: list[SettleResult] = pickled_frame(changes, SettlePartition(of_each))
+        if below and not (soft and results):
+            results += run_on_executors(self._spark, settle_tasks.settle_ranges, [[work]])[0]
+        return results
+
+    def _rewrite(self, works: Sequence[RewriteWork]) -> list[FileChanges]:
+        return run_on_executors(self._spark, settle_tasks.rewrite_files, works)
+
+    # ------------------------------------------------ commits
+
+    def _commit(self, write: Write, results: Sequence[SettleResult]) -> None:
+        copy = write.copy
+        changes = [each.files for each in results if each.files is not None]
+        settled = [each.settled for each in results if each.settled is not None]
+        shared = [each.settled for each in results if each.files is None and each.settled]
+        changes += self._dead_rows_out(copy, shared)
+        added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
+        actions = copy.actions([*changes, added], data_change=True)
+        copy.commit(actions, self._application, write.since, write.work.end)
+        self._written.append(copy)
+
+    def _dead_rows_out(self, copy: DeltaTable, settled: Sequence[Settled]) -> list[FileChanges]:
+        """Of what several tasks settled: what becomes of the files in which rows died."""
+        dead: dict[str, BitMap] = {}
+        for each in settled:
+            for path, rows in each.dead.items():
+                dead[path] = dead.get(path, BitMap()) | BitMap.deserialize(rows)
+        if not dead:
+            return []
+        paths = sorted(dead)
+        groups = [paths[n :: self._cores] for n in range(self._cores)]
+        works = [
+            RewriteWork(
+                copy.files(chosen=[copy.state.files[path] for path in group]),
+                {path: dead[path].serialize() for path in group},
+            )
+            for group in groups
+            if group
+        ]
+        return self._rewrite(works)

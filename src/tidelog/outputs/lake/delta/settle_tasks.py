@@ -1,0 +1,217 @@
+"""What executors do for a Delta output: read a range, settle it with a copy's files, rewrite files.
+
+A task writes data files, which nobody sees before the driver commits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.schema import TableSchema
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.settling.changes import FoldedChanges
+from tidelog.outputs.lake.settling.replace_files import (
+    FileChanges,
+    SettleOptions,
+    replace_files,
+    rewrite,
+)
+from tidelog.outputs.lake.settling.settle import Settled, settle
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import ReadPlan
+from tidelog.spark.failures import lasting_reason
+from tidelog.spark.formats import shapes
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.system import failpoints
+
+
+@dataclass(frozen=True)
+class CopyFiles:
+    """A copy as tasks see it.
+
+    Attributes:
+        place: names it in messages.
+        store: where it is.
+        layout: of its files.
+        files: all that it has.
+        options: how changes are settled with them.
+        armed: the driver's failpoints, for tests that kill executors.
+    """
+
+    place: str
+    store: FileStore
+    layout: FileLayout
+    files: tuple[DataFile, ...]
+    options: SettleOptions
+    armed: str = ""
+
+
+@dataclass(frozen=True)
+class RangeOfTable:
+    """Rows of one table in the event log.
+
+    Attributes:
+        log_path, generation: of the log.
+        schema: what records are decoded to.
+        refs: segments, in log order.
+    """
+
+    log_path: str
+    generation: str
+    schema: TableSchema
+    refs: tuple[SegmentRef, ...]
+
+
+@dataclass(frozen=True)
+class SettleWork:
+    """Changes that one task brings over.
+
+    Attributes:
+        copy: where to.
+        rows: where they are read; None: there are none, or Spark gives them.
+        columns: names of those that are delivered.
+        deleted_below: rows of a lower version are gone from the source.
+        alone: no other task settles changes of this copy, so what becomes of its files can be
+            decided at once.
+    """
+
+    copy: CopyFiles
+    rows: RangeOfTable | None
+    columns: tuple[str, ...]
+    deleted_below: int = 0
+    alone: bool = True
+
+
+@dataclass(frozen=True)
+class SettleResult:
+    """What came of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
+
+    settled: Settled | None = None
+    files: FileChanges | None = None
+    error: TidelogError | None = field(default=None, compare=False)
+
+
+def settle_ranges(works: Sequence[SettleWork]) -> list[SettleResult]:
+    """One task: its works one after the other. An error of one does not touch the others."""
+    return [_without_values(work, None) for work in works]
+
+
+@dataclass(frozen=True)
+class SettlePartition:
+    """Settles changes that Spark has read and transformed: one partition of them in each task."""
+
+    work: SettleWork
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> SettleResult:
+        return _without_values(self.work, batches)
+
+
+@dataclass(frozen=True)
+class RewriteWork:
+    """Files to be written anew, or freed of rows that died.
+
+    Attributes:
+        copy: whose; ``copy.files`` are the files.
+        dead: by path, the rows to leave out (see `Settled`); empty: those of the vectors alone.
+        null_columns: become null.
+        drop_deleted: rows that are marked as deleted are left out.
+    """
+
+    copy: CopyFiles
+    dead: Mapping[str, bytes] = field(default_factory=dict)
+    null_columns: tuple[str, ...] = ()
+    drop_deleted: bool = False
+
+
+def rewrite_files(work: RewriteWork) -> FileChanges:
+    """One task."""
+    copy = work.copy
+    with failpoints.arm(failpoints.parse(copy.armed)), _explaining(f"rewriting {copy.place}"):
+        failpoints.hit("lake.task.rewrite")
+        if work.dead:
+            files = {file.path: file for file in copy.files}
+            return replace_files(work.dead, files, copy.store, copy.layout, copy.options)
+        return rewrite(
+            copy.files,
+            copy.store,
+            copy.layout,
+            null_columns=work.null_columns,
+            drop_deleted=work.drop_deleted,
+        )
+
+
+def _without_values(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
+    copy = work.copy
+    with failpoints.arm(failpoints.parse(copy.armed)):
+        try:
+            with _explaining(f"writing {copy.place}"):
+                return _settled(work, batches)
+        except TidelogError as error:
+            return SettleResult(error=error)
+
+
+def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
+    failpoints.hit("output.task.open")
+    copy = work.copy
+    changes = _changes(work, batches)
+    settled = settle(changes, copy.files, copy.store, copy.layout, work.columns, KeyIndexCache())
+    failpoints.hit("output.task.written")
+    if not work.alone:
+        return SettleResult(settled)
+    files = {file.path: file for file in copy.files}
+    replaced = replace_files(settled.dead, files, copy.store, copy.layout, copy.options)
+    failpoints.hit("output.task.committed")
+    return SettleResult(settled, replaced)
+
+
+def _changes(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> FoldedChanges:
+    given = _read(work.rows) if batches is None else batches
+    filled = [batch for batch in given if batch.num_rows]
+    if not filled:
+        return FoldedChanges(_no_rows(work), work.deleted_below)
+    names = () if work.rows is None else work.rows.schema.column_names
+    return FoldedChanges.from_changes(pa.Table.from_batches(filled), names, work.deleted_below)
+
+
+def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
+    if rows is None:
+        return
+    from tidelog.spark.datasource import executor
+    from tidelog.spark.datasource.source import opened_log
+
+    options = {"path": rows.log_path, "shape": "changes", "table": str(rows.schema.table)}
+    plan = ReadPlan(SourceOptions.parse(options), rows.schema, shapes.changes(rows.schema))
+    yield from executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
+
+
+def _no_rows(work: SettleWork) -> pa.Table:
+    types = {column.name.lower(): column.type for column in work.copy.layout.columns}
+    delivered = [(name, types[name.lower()]) for name in work.columns]
+    own = [(CHANGE_OP, pa.string()), (CHANGE_VERSION, pa.int64())]
+    missing = (CHANGE_MISSING, pa.list_(pa.string()))
+    return pa.schema([*own, *delivered, missing]).empty_table()
+
+
+@contextmanager
+def _explaining(what: str) -> Iterator[None]:
+    """An error that is not ours becomes an OutputError without values."""
+    try:
+        yield
+    except TidelogError:
+        raise
+    except Exception as error:
+        lasting = lasting_reason(error)
+        if lasting:
+            raise OutputRefusedError(
+                f"{what} fails, and will whenever it is tried: {lasting}"
+            ) from error
+        raise OutputError(f"{what} failed with {type(error).__name__}") from error

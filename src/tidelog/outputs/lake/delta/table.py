@@ -1,0 +1,377 @@
+"""One Delta table of the lake: where it is, how it is made, how it follows its source's columns."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from tidelog.errors import ConflictError, OutputBusyError, TidelogError
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.widening import Wider
+from tidelog.outputs.lake.columns import ColumnPlan
+from tidelog.outputs.lake.data_files.layout import delta_layout
+from tidelog.outputs.lake.delta import history
+from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
+from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log.commits import CommitWriter
+from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
+from tidelog.outputs.lake.delta_log.features import check_supported
+from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
+from tidelog.outputs.lake.table import (
+    DROPPED_PROPERTY,
+    GENERATION_PROPERTY,
+    TABLE_PROPERTY,
+    LakeLayout,
+    LakeTable,
+    fields_of,
+    parts_of,
+)
+from tidelog.ports import TargetTable
+from tidelog.spark.transforms import quoted
+from tidelog.system import failpoints
+
+logger = logging.getLogger(__name__)
+
+DELETED = "_deleted"  # the column of soft deletes
+
+# So often a change is made anew when others commit at the same time.
+COMMIT_TRIES = 20
+
+# Characters that Parquet column names may hold only under Delta's column mapping.
+_UNMAPPED = set(" ,;{}()\n\t=")
+
+# Types that minimum and maximum are kept of. We keep them for the key and the version alone: they
+# let look-ups skip files, and statistics of every column cost much of a write.
+_STATISTICS = (
+    "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "decimal",
+)  # fmt: skip
+
+Rewrite = Callable[[Sequence[RewriteWork]], Sequence[FileChanges]]
+
+
+def path_of(root: str, table: TableName, name: str) -> str:
+    """``root/namespace/name``, see `parts_of`."""
+    return "/".join([root.rstrip("/"), *parts_of(table, name)])
+
+
+@dataclass(frozen=True)
+class DeltaLayout(LakeLayout):
+    """``clusters``: columns of liquid clustering, of tables that are not partitioned;
+    ``deletion_vectors``: do tables that are created have them?
+    """
+
+    clusters: tuple[str, ...] = ()
+    deletion_vectors: bool = True
+
+
+class DeltaTable(LakeTable):
+    """A table at its path.
+
+    Args:
+        path: directory, or URL of a prefix of an object store.
+        layout: of its files; and of our columns.
+        rewrite: runs works on executors.
+
+    Attributes:
+        key: names of the columns that rows are known by; files are sorted by them. Empty: not known
+            yet.
+        null_key: null in the key is a value like others.
+    """
+
+    product = "Delta"
+    # Changes that Delta's type widening can make in place (delta.io, "Type widening").
+    wider: ClassVar[Wider] = {
+        "smallint": ("int", "bigint", "double"),
+        "int": ("bigint", "double"),
+        "float": ("double",),
+        "date": ("timestamp_ntz",),
+    }
+
+    layout: DeltaLayout
+
+    def __init__(self, path: str, layout: DeltaLayout, rewrite: Rewrite) -> None:
+        super().__init__(path, layout)
+        self.path = path
+        self.store = open_file_store(path)
+        self.state = TableState(self.store)
+        self._commits = CommitWriter(self.store)
+        self.key: tuple[str, ...] = ()
+        self.null_key = False
+        self._rewrite = rewrite
+        self._supported: object = None  # protocol and metadata that were looked at
+        self._checked = -1  # no RESTORE up to this version is left to be made good
+        self._restored = -1  # the same, once what is lacking has come again
+        self._expected: tuple[int, int] | None = None  # our commit: version, transaction version
+
+    # ------------------------------------------------ what there is
+
+    def exists(self) -> bool:
+        self.state.refresh()
+        if self.state.version < 0:
+            return False
+        found = (self.protocol, self.metadata)
+        if self._supported != found:
+            check_supported(*found, self.place)
+            self._supported = found
+        return True
+
+    @property
+    def protocol(self) -> TableProtocol:
+        assert self.state.protocol is not None  # `exists` was asked before, or `create`
+        return self.state.protocol
+
+    @property
+    def metadata(self) -> TableMetadata:
+        assert self.state.metadata is not None  # `exists` was asked before, or `create`
+        return self.state.metadata
+
+    def committed(self, application: str) -> int | None:
+        """The transaction version that ``application`` committed last."""
+        return self.state.transactions.get(application)
+
+    def property(self, name: str) -> str | None:
+        return self.metadata.configuration.get(name)
+
+    def column_types(self) -> dict[str, str]:
+        fields = StructType.fromJson(dict(self.metadata.schema)).fields
+        return {field.name: field.dataType.simpleString() for field in fields}
+
+    def partitions(self) -> tuple[str, ...]:
+        return self.metadata.partition_columns
+
+    def laid_out_by(self) -> tuple[str, ...]:
+        return (*self.layout.partitions, *self.layout.clusters)
+
+    def files(
+        self, *, chosen: Sequence[DataFile] | None = None, marked: str | None = None
+    ) -> CopyFiles:
+        """The table for tasks. ``chosen``: of its files, all by default; ``marked``: the column
+        that marks deleted rows, that of the layout by default.
+        """
+        layout = self.layout
+        deleted = layout.deleted if marked is None else marked
+        found = delta_layout(
+            self.metadata,
+            key=self.key,
+            version=layout.version,
+            deleted=deleted if deleted in self.column_types() else "",
+            null_key=self.null_key,
+        )
+        files = tuple(self.state.files.values() if chosen is None else chosen)
+        vectors = self.metadata.configuration.get("delta.enableDeletionVectors") == "true"
+        options = SettleOptions(deletion_vectors=vectors)
+        return CopyFiles(self.place, self.store, found, files, options, tasks.armed())
+
+    # ------------------------------------------------ what it is like
+
+    def create(self, target: TargetTable, generation: str) -> None:
+        fields = fields_of(target)
+        self.check_names(target)
+        self.check_layout(target)
+        layout = self.layout
+        own = [StructField(layout.version, LongType())]
+        if layout.deleted:
+            own.append(StructField(layout.deleted, BooleanType()))
+        statistics = [n for n in target.key if self._has_statistics(fields[n])]
+        statistics += [n for n in layout.clusters if n not in statistics]
+        statistics = [name for name in statistics if name not in layout.partitions]
+        properties = {
+            GENERATION_PROPERTY: generation,
+            TABLE_PROPERTY: str(target.source),
+            "delta.dataSkippingStatsColumns": ",".join(
+                quoted(name) for name in [*statistics, layout.version]
+            ),
+        }
+        definition = new_table(
+            [*fields.values(), *own],
+            partitions=layout.partitions,
+            clusters=layout.clusters,
+            properties=properties,
+            column_mapping=any(_UNMAPPED & set(name) for name in fields),
+            deletion_vectors=layout.deletion_vectors,
+        )
+        try:
+            self._commits.commit(
+                self.state,
+                definition.changes(None),
+                operation="CREATE TABLE",
+                parameters={},
+                note=None,
+            )
+        except ConflictError:  # somebody made one meanwhile: `check_ours` says whose
+            self.exists()
+
+    def set_property(self, name: str, value: str) -> None:
+        self._define("SET TBLPROPERTIES", lambda table: table.with_property(name, value))
+
+    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
+        self._forget(columns)
+        added = [fields.get(n) or StructField(n, BooleanType()) for n in columns.added]
+        by_name = {name.lower(): field.dataType for name, field in fields.items()}
+
+        def change(table: TableDefinition) -> TableDefinition:
+            if any(_UNMAPPED & set(field.name) for field in added):
+                table = table.with_column_mapping()
+            if added:
+                table = table.with_columns(added)
+            for name in columns.widened:
+                table = table.with_type(name, by_name[name.lower()])
+            if self.layout.clusters and not self.layout.partitions:
+                table = table.with_clusters(self.layout.clusters)
+            return table
+
+        self._define("CHANGE COLUMNS", change)
+
+    def _forget(self, columns: ColumnPlan) -> None:
+        if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):
+            return
+        if columns.back:
+            # Before the property: a crash between the two does this twice, never not at all.
+            self._rewrite_files(null_columns=tuple(columns.back))
+        self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
+
+    def remove_marked(self, column: str) -> None:
+        self._rewrite_files(marked=column)
+
+    def _define(self, operation: str, change: Callable[[TableDefinition], TableDefinition]) -> None:
+        for _ in range(COMMIT_TRIES):
+            before = TableDefinition(self.protocol, self.metadata, dict(self.state.domains))
+            actions = change(before).changes(before)
+            if not actions:
+                return
+            try:
+                self._commits.commit(
+                    self.state, actions, operation=operation, parameters={}, note=None
+                )
+            except ConflictError:
+                self.exists()
+            else:
+                return
+        raise self._busy()
+
+    def _rewrite_files(
+        self, *, null_columns: tuple[str, ...] = (), marked: str | None = None
+    ) -> None:
+        """Write all files anew, without the rows that are ``marked`` in that column."""
+        for _ in range(COMMIT_TRIES):
+            works = [
+                RewriteWork(
+                    self.files(chosen=[file], marked=marked), {}, null_columns, bool(marked)
+                )
+                for file in self.state.files.values()
+            ]
+            operation = "DELETE" if marked else "UPDATE"
+            try:
+                self._commit_rewritten(works, operation, data_change=True)
+            except ConflictError:
+                self.exists()
+            else:
+                return
+        raise self._busy()
+
+    def compact(self, groups: Sequence[Sequence[DataFile]]) -> None:
+        """Put the files of each group together. If others commit meanwhile nothing is done."""
+        works = [RewriteWork(self.files(chosen=group)) for group in groups]
+        try:
+            self._commit_rewritten(works, "OPTIMIZE", data_change=False)
+        except ConflictError:
+            logger.info("%s: files were put together in vain: somebody else committed", self.place)
+
+    def _commit_rewritten(
+        self, works: Sequence[RewriteWork], operation: str, *, data_change: bool
+    ) -> None:
+        actions = self.actions(self._rewrite(works), data_change=data_change)
+        if actions:
+            failpoints.hit("lake.rewrite.commit")
+            self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)
+            self.write_checkpoint()
+
+    def _busy(self) -> OutputBusyError:
+        return OutputBusyError(
+            f"{self.place}: others committed to the table {COMMIT_TRIES} times while it was "
+            "changed; it is tried again"
+        )
+
+    def _has_statistics(self, field: StructField) -> bool:
+        return self.sql_type(field).partition("(")[0] in _STATISTICS
+
+    # ------------------------------------------------ what is written
+
+    def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
+        """What a commit says of files."""
+        at_ms = int(time.time() * 1000)
+        found: list[dict[str, Any]] = []
+        for each in changes:
+            for file in each.removed:
+                found.append(table_actions.remove(file, at_ms=at_ms, data_change=data_change))
+            for before, after in each.marked:
+                found.append(table_actions.remove(before, at_ms=at_ms, data_change=data_change))
+                found.append(table_actions.add(after, data_change=data_change))
+            found += [table_actions.add(file, data_change=data_change) for file in each.added]
+        return found
+
+    def commit(
+        self,
+        actions: Sequence[Mapping[str, Any]],
+        application: str,
+        since: int | None,
+        end: int,
+    ) -> None:
+        """Commit the rows of a batch, with ``end``, the offset below which everything is there
+        then; equal to ``since`` for the rows of a copy that was restored.
+
+        Raises ConflictError, and nothing is changed, if somebody else committed since the state was
+        read last.
+        """
+        again = end == since  # of a restored copy: beyond the last transaction is nothing
+        checked = self._restored if again else self._checked
+        before = self.state.version
+        own = [] if again else [table_actions.transaction(application, end)]
+        self._commits.commit(
+            self.state,
+            [*actions, *own],
+            operation="MERGE",
+            parameters={},
+            note=history.note(application, end, checked),
+        )
+        self._expected = (before + 1, end) if before == checked and not again else None
+        self._checked = checked
+        self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        """If one is due. The table is right without it: a failure is logged."""
+        try:
+            if checkpoint_writer.is_due(self.state):
+                checkpoint_writer.write_checkpoint(self.store, self.state)
+                log_cleanup.clean_up(self.store, self.state)
+        except TidelogError as error:
+            logger.warning("%s: no checkpoint of the log was written: %s", self.place, error)
+
+    def restored(self, application: str, since: int) -> Restored | None:
+        version = self.state.version
+        if version == self._checked:
+            return None
+        if self._expected == (version, since):  # a commit beyond what was checked, and it is ours
+            self._checked = version
+            return None
+        found = history.standing(self._commit_of, version, application)
+        if found.offset == since or found.restored is None:
+            self._checked = version
+            return None
+        self._restored = version
+        return Restored(found.offset, f"version {found.restored} is a RESTORE")
+
+    def _commit_of(self, version: int) -> history.DeltaCommit | None:
+        info = self.state.commit_info(version)
+        return None if info is None else history.DeltaCommit.parse(version, info)

@@ -1,0 +1,88 @@
+"""One way to run Python functions on executors: work items go in, results come out.
+
+By the public DataFrame API alone (`createDataFrame`, `mapInArrow`, `toArrow`), no RDD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from tidelog.spark.arrow_frames import map_in_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+_PICKLED = StructType([StructField("number", IntegerType()), StructField("pickled", BinaryType())])
+_ARROW = pa.schema([("number", pa.int32()), ("pickled", pa.binary())])
+
+
+def run_on_executors(
+    spark: SparkSession, function: Callable[[Work], Result], items: Sequence[Work]
+) -> list[Result]:
+    """``function(item)`` of each item, in one Spark job; the results in the order of ``items``.
+
+    Items are spread over at most ``spark.default.parallelism`` tasks, neighbours together: give as
+    many groups of work as there are cores. Function, items and results are pickled. A task may run
+    twice. What ``function`` raises fails the job, see `tidelog.spark.failures.find_error`.
+    """
+    if not items:
+        return []
+    rows = pa.table(
+        {"number": range(len(items)), "pickled": [_pickled(each) for each in items]},
+        schema=_ARROW,
+    )
+    source = spark.createDataFrame(rows, schema=_PICKLED)
+    return _results(map_in_arrow(source, _ItemCall(function), _PICKLED))
+
+
+def pickled_frame(source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Any]) -> Any:
+    """``function(batches)`` of each partition of ``source``, in one Spark job: its results, in the
+    order of the partitions. Pickled, may run twice, and raises as `run_on_executors` has it.
+    """
+    return _results(map_in_arrow(source, _BatchesCall(function), _PICKLED))
+
+
+def _results(frame: DataFrame) -> list[Any]:
+    """What the tasks pickled, in the order of their numbers."""
+    found = frame.toArrow().sort_by("number")
+    return [cloudpickle.loads(each) for each in found.column("pickled").to_pylist()]
+
+
+def _row(number: int, result: Any) -> pa.RecordBatch:
+    return pa.record_batch([[number], [_pickled(result)]], schema=_ARROW)
+
+
+def _pickled(item: Any) -> bytes:
+    data: bytes = cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
+    return data
+
+
+class _ItemCall:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers, items = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            for number, item in zip(numbers, items, strict=True):
+                yield _row(number, self._function(cloudpickle.loads(item)))
+
+
+class _BatchesCall:
+    def __init__(self, function: Callable[[Iterator[pa.RecordBatch]], Any]) -> None:
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        yield _row(number, self._function(batches))

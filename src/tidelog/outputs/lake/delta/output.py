@@ -35,6 +35,7 @@ from tidelog.outputs.lake.delta.table import (
     DeltaTable,
     path_of,
 )
+from tidelog.outputs.lake.delta_log import table_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork
 from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
@@ -262,6 +263,11 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         changes += self._dead_rows_out(copy, shared)
         added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
         actions = copy.actions([*changes, added], data_change=True)
+        actions += [
+            table_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
+            for each in settled
+            for file in each.change_files
+        ]
         copy.commit(actions, self._application, write.since, write.work.end)
         self._written.append(copy)
 

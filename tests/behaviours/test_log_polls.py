@@ -223,3 +223,15 @@ def test_planning_of_spark_asks_little_of_an_idle_log_and_once_for_a_batch(
     assert found == ["HEAD chain.json", *found[1:]]
     assert set(found[1:]) <= {"GET 00000001.json", "GET schemas%2F"}
     assert sum(line.startswith("GET") and ".arrow" in line for line in asked(network, before)) == 1
+
+
+def test_schemas_are_asked_for_by_number_and_not_listed_again(
+    writer: EventLogWriter, place: str, network: FaultyNetwork
+) -> None:
+    log = EventLog.open(place)
+    known = log.schemas.tables()
+    before = len(network.asked)
+    assert log.schemas.tables() == known
+    assert asked(network, before) == ["HEAD 00000002.json"]
+    register(place, "items")
+    assert len(log.schemas.by_table()) == len(known) + 1

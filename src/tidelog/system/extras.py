@@ -21,6 +21,7 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "puresasl": ("pure-sasl", "zookeeper"),
     "py4j": ("py4j", "spark"),
     "pymysql": ("PyMySQL", "mysql"),
+    "pyroaring": ("pyroaring", "spark"),
     "pyspark": ("pyspark", "spark"),
     "starlette": ("starlette", "rest"),
     "uvicorn": ("uvicorn", "rest"),

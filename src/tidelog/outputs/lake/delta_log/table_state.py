@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from tidelog.errors import OutputRefusedError, TidelogError
@@ -25,6 +26,7 @@ from tidelog.outputs.lake.delta_log.log_files import (
 
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _TRIES: Final = 3  # of reading a log that others clean up meanwhile
+_READS: Final = 8  # at once, of commits behind a checkpoint
 _INFOS: Final = 100  # commits whose commitInfo is kept
 
 
@@ -196,11 +198,11 @@ class TableState:
     def _replay_from(self, newest: CheckpointFiles | None, commits: Sequence[int]) -> bool:
         if newest is not None:
             self._take(newest)
-        for version in commits:
-            actions = self._commit(version)
-            if actions is None:
-                return False
-            self._replay(version, actions)
+        with ThreadPoolExecutor(_READS) as pool:
+            for version, actions in zip(commits, pool.map(self._commit, commits), strict=True):
+                if actions is None:
+                    return False
+                self._replay(version, actions)
         if newest is not None and not commits:
             self._time(self.commit_info(self.version) or {})
         return True

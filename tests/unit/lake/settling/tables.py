@@ -92,7 +92,11 @@ def cases(draw: st.DrawFn) -> Case:
     soft, kept = draw(st.booleans()), draw(st.booleans())
     columns = LAYOUT.columns + ((KEPT,) if kept else ()) + ((DELETED,) if soft else ())
     layout = replace(
-        LAYOUT, columns=columns, deleted="_deleted" if soft else "", null_key=draw(st.booleans())
+        LAYOUT,
+        columns=columns,
+        deleted="_deleted" if soft else "",
+        null_key=draw(st.booleans()),
+        change_feed=draw(st.booleans()),
     )
     row = {
         "k": _keys,

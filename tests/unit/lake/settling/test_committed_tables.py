@@ -72,7 +72,6 @@ class DeltaCopy:
             self.layout,
             ("k", "A", "b"),
             self.cache,
-            change_feed=True,
         )
         replaced = replace_files(settled.dead, files, self.store, self.layout, self.options)
         gone = [*replaced.removed, *(old for old, _ in replaced.marked)]

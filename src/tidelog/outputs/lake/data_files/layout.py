@@ -77,6 +77,7 @@ class FileLayout:
         statistics: names of the columns whose statistics are kept.
         null_key: null in the key is a value like others.
         deletion_vectors: may the table have them?
+        change_feed: is each change of a row written to the table's change data feed, too?
         prefix_length: of the random folders that files are in; 0: they are in those of their
             partition.
     """
@@ -89,6 +90,7 @@ class FileLayout:
     statistics: tuple[str, ...]
     null_key: bool
     deletion_vectors: bool = False
+    change_feed: bool = False
     prefix_length: int = 0
     _by_name: dict[str, FileColumn] = field(init=False, repr=False, compare=False)
 
@@ -154,6 +156,7 @@ def delta_layout(
         ),
         null_key=null_key,
         deletion_vectors=settings.get("delta.enableDeletionVectors", "false").lower() == "true",
+        change_feed=settings.get("delta.enableChangeDataFeed", "false").lower() == "true",
         prefix_length=length if prefixed else 0,
     )
 

@@ -61,14 +61,12 @@ def settle(
     layout: FileLayout,
     columns: Sequence[str],
     cache: KeyIndexCache,
-    *,
-    change_feed: bool = False,
 ) -> Settled:
     """Decide about every row, and write the new ones.
 
     Old rows are read only where they count: their versions, unless the batch is newer than their
-    file by its statistics; their values, where a change lacks columns, or a row is to be marked as
-    deleted.
+    file by its statistics; their values, where a change lacks columns, a row is to be marked as
+    deleted, or the table has a change data feed.
 
     Args:
         changes: one row for each key. They may be those of a part of the batch's keys, and others
@@ -80,7 +78,6 @@ def settle(
         columns: that the changes deliver (of none: no names); rows that are there keep what they
             have in others.
         cache: of the files' keys; gets those of the new ones.
-        change_feed: the table has one (``delta.enableChangeDataFeed``): all rows that go are read.
     """
     rows = ChangedRows.of(changes, layout, columns)
     reader = DataFileReader(store, layout)
@@ -99,7 +96,7 @@ def settle(
     after = marked(before, layout, decided.mark_versions) if layout.deleted else before
     added.add(new)
     added.add(after)
-    feed = ChangeFeedWriter(store, layout) if change_feed else None
+    feed = ChangeFeedWriter(store, layout) if layout.change_feed else None
     if feed is not None:
         feed.updated(before, after)
         _feed_states(feed, decided, new, places, reader, layout)

@@ -5,6 +5,8 @@ There is no Java here: a run that would start Spark raises MissingProgramError.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,8 +24,8 @@ from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, Stopped
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
 from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.files.attempts import Attempt, StagedFile
 from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.writer import Attempt, StagedFile
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints
 
@@ -101,6 +103,24 @@ def test_a_pipeline_with_nothing_to_deliver_starts_no_java(place: Place) -> None
     assert after.updated_ms > before.updated_ms  # it is seen to have run
     assert after.epoch == 2
     assert (after.outputs, after.destinations) == (before.outputs, before.destinations)
+
+
+MODULES = """
+import sys
+from tidelog.cli import main
+try:
+    main(["pipeline", "tidelog.yaml", "--once", "--json"])
+except SystemExit as ended:
+    print(ended.code, {"numba", "pyspark"} & sys.modules.keys())
+"""
+
+
+def test_it_loads_neither_spark_nor_the_decoder(place: Place) -> None:
+    place.state.close()
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES], cwd=place.path, capture_output=True, text=True
+    )
+    assert done.stdout == "0 set()\n", done.stderr
 
 
 def more_rows(place: Place) -> None:

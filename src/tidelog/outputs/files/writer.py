@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from tidelog.outputs.base.executors.writer import Writer
 from tidelog.outputs.base.stores.failures import failing
 from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.files.attempts import Attempt, StagedFile
 from tidelog.outputs.files.events import json_lines, records
 from tidelog.outputs.files.layout import FilesLayout
 from tidelog.ports import TargetTable, WriteTask
@@ -43,32 +43,6 @@ class FileFormat:
         if self.kind == "parquet":
             return ".parquet"
         return ".json.gz" if self.compression == "gzip" else ".json"
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A whole file that waits to be published into ``directory``."""
-
-    staged: str
-    directory: str
-    table: str
-    rows: int
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What one attempt of a task has staged. Those of one task have ``task`` in common."""
-
-    task: str
-    files: tuple[StagedFile, ...]
-
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Attempt:
-        found = json.loads(data)
-        return cls(found["task"], tuple(StagedFile(**each) for each in found["files"]))
 
 
 class FilesWriter(Writer):

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from tidelog.outputs.database.dialect import Dialect, RowsRefusedError
 from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, TableLayout
-from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
 WHOLE, DELETE = 0, -1
@@ -54,6 +53,8 @@ def by_ascending_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch
 
 def staged(rows: pa.RecordBatch, layout: TableLayout) -> Staged:
     """Rows of the shape `changes` without those below the table's floor."""
+    from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+
     if layout.floor:
         rows = rows.filter(pc.greater_equal(rows.column(CHANGE_VERSION), layout.floor))
     deleted = pc.equal(rows.column(CHANGE_OP), "d")

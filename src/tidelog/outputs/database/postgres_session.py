@@ -14,7 +14,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.postgres_settings import PINNED, set_statements
-from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
@@ -80,6 +79,8 @@ class PostgresSession:
         return True
 
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        from tidelog.outputs.database import texts  # compiled kernels, for who writes alone
+
         written = []
         for column in rows.columns:
             text = texts.text(column)

@@ -13,7 +13,7 @@ from tidelog.cli.exits import stopping
 from tidelog.cli.watch.beside import beside
 from tidelog.errors import UsageError
 
-ROWS, SECONDS = 300_000, 45
+ROWS, SECONDS = 300_000, 30
 QUICK_ROWS, QUICK_SECONDS = 20_000, 5
 
 
@@ -34,7 +34,7 @@ def demo(
     ] = None,
     seconds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="How long the workload writes; else 45 seconds."),
+        typer.Option(min=1, metavar="N", help="How long the workload writes; else 30 seconds."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A short one: 20,000 rows, 5 seconds.")

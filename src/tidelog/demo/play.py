@@ -78,6 +78,7 @@ class Play:
         self._counts = RowCounts(lambda: open_shop(url), lake)
         self._ended = threading.Event()
         self._pipeline: InBackground[None] | None = None
+        self._spark: InBackground[None] | None = None
         self._feed: app.StatusFeed | None = None
         self._status: dict[str, Any] = {}
         self._look_at = 0.0
@@ -115,19 +116,17 @@ class Play:
     def _make_shop(self) -> None:
         story = self._story
         story.does("a shop is made, and Spark starts")
-        spark = InBackground(lambda: app.start_spark(self._config))
+        self._spark = InBackground(lambda: app.start_spark(self._config))
         self._done(InBackground(lambda: create_shop(self._url, self._sizes)))
         story.happened(
             "ok", f"A shop of {self._sizes.rows:,} rows in {len(TABLES)} tables is there."
         )
-        story.does("Spark starts")
-        self._done(spark)
 
     def _begin(self, opened: ExitStack) -> None:
         self._workload.start()
         opened.enter_context(self._counts)
         self._start_capture()
-        self._pipeline = InBackground(lambda: app.pipeline(self._config, stop_event=self._ended))
+        self._pipeline = InBackground(self._deliver)
         self._feed = opened.enter_context(app.StatusFeed(self._config))
         self._story.does("capture follows the log, and dumps all tables meanwhile")
         self._story.happened(
@@ -135,6 +134,12 @@ class Play:
             f"An application writes {TRANSACTIONS_PER_S} transactions a second. Capture follows "
             "the log, and dumps all tables meanwhile.",
         )
+
+    def _deliver(self) -> None:
+        """Once Spark has started, which capture does not wait for."""
+        assert self._spark is not None
+        self._spark.result()
+        app.pipeline(self._config, stop_event=self._ended)
 
     def _kill(self) -> Durable:
         pid = self._capture.pid

@@ -26,7 +26,7 @@ from tidelog.system.fetching import Fetching, told_of_fetching
 MARKER = ".tidelog-demo"
 DATABASE = "shop"
 CHUNKS = 60
-DUMP_S = 12, 4
+DUMP_S = 8, 4
 """How long a dump of all takes at least, so that there is something to see: at most, and at least
 of a short demo."""
 

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+if TYPE_CHECKING:
+    from tidelog.outputs.lake.delta.options import DeltaOptions
 
 
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
-    from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
+    from tidelog.outputs.lake.delta.output import DeltaOutput
 
-    options = DeltaOptions(
-        **_lake_options(section),
-        cluster_by=section.cluster_by,
-        deletion_vectors=section.deletion_vectors,
-    )
     return DeltaOutput(
         context.spark,
         context.log_path,
         str(section.path),
         tables=section.tables,
         name=section.name,
-        options=options,
+        options=_delta_options(section),
         parallel_tables=section.parallelism,
         state=context.open_state(),
+    )
+
+
+def _delta_options(section: DeltaSection) -> DeltaOptions:
+    from tidelog.outputs.lake.delta.options import DeltaOptions
+
+    return DeltaOptions(
+        **_lake_options(section),
+        cluster_by=section.cluster_by,
+        deletion_vectors=section.deletion_vectors,
     )
 
 
@@ -94,6 +102,13 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
     )
 
 
+def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
+    from tidelog.outputs.lake.delta.idle import holds_all
+
+    options = _delta_options(section)
+    return holds_all(log, str(section.path), section.name, section.tables, options)
+
+
 def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
     from tidelog.outputs.lake.iceberg.table import (
@@ -115,5 +130,7 @@ def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> It
     )
 
 
-DELTA = OwnKind(DeltaSection, _delta, _delta_place, look=_delta_look, names=_delta_names)
+DELTA = OwnKind(
+    DeltaSection, _delta, _delta_place, look=_delta_look, names=_delta_names, idle=_delta_idle
+)
 ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)

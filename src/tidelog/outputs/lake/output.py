@@ -24,7 +24,7 @@ from tidelog.outputs.base.ranges import batch_of, deleted_below, refs_of, schema
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake.reasons import CONFLICT, reason_of
 from tidelog.outputs.lake.restored import start_of
-from tidelog.outputs.lake.table import LakeTable, check_place
+from tidelog.outputs.lake.table import LakeTable, application_of, check_place
 from tidelog.ports import OutputBatch, StateStore, TableRange, TargetTable, WriteLease
 from tidelog.spark import failures
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
@@ -227,7 +227,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
     @property
     def _application(self) -> str:
-        return f"tidelog/{self._log.generation}/{self.name}"
+        return application_of(self._log.generation, self.name)
 
     def _works(self, batch: OutputBatch) -> list[TableWork]:
         gone = deleted_below(self._log, batch)

@@ -198,12 +198,16 @@ class LakeTable(ABC):
         """Remove rows marked as deleted where deletes are hard: no one would look at the mark, nor
         remove it from a row that came back.
         """
-        marked, wanted = self.property(MARKED_PROPERTY) or "", self.layout.deleted
-        if marked == wanted:
+        if self.deletes_are_settled():
             return
+        marked = self.property(MARKED_PROPERTY)
         if marked and marked in self.column_types():
             self.remove_marked(marked)
-        self.set_property(MARKED_PROPERTY, wanted)
+        self.set_property(MARKED_PROPERTY, self.layout.deleted)
+
+    def deletes_are_settled(self) -> bool:
+        """Is `settle_deletes` done?"""
+        return (self.property(MARKED_PROPERTY) or "") == self.layout.deleted
 
     @abstractmethod
     def remove_marked(self, column: str) -> None:
@@ -231,6 +235,11 @@ def fields_of(target: TargetTable) -> dict[str, StructField]:
     """The delivered columns with Spark's types, in order."""
     found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
     return {field.name: field for field in found.fields}
+
+
+def application_of(generation: str, output: str) -> str:
+    """What an output's commits are known by in its tables."""
+    return f"tidelog/{generation}/{output}"
 
 
 def of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ The rest is `tidelog.outputs.lake.output`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
@@ -21,6 +21,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
 from tidelog.outputs.lake.delta.compaction import files_to_compact
+from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import (
     RangeOfTable,
     RewriteWork,
@@ -28,19 +29,12 @@ from tidelog.outputs.lake.delta.settle_tasks import (
     SettleResult,
     SettleWork,
 )
-from tidelog.outputs.lake.delta.table import (
-    COMMIT_TRIES,
-    DELETED,
-    DeltaLayout,
-    DeltaTable,
-    path_of,
-)
+from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta_log import table_actions
-from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork
+from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
 from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import Settled
-from tidelog.outputs.lake.table import of_table
 from tidelog.ports import StateStore
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
@@ -52,16 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class DeltaOptions(LakeOptions):
-    """``cluster_by``: columns by table or pattern, of tables that are not partitioned;
-    ``deletion_vectors``: do tables that are created have them?
-    """
-
-    cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    deletion_vectors: bool = True
 
 
 Write = CopyWrite[DeltaTable]
@@ -114,14 +98,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         super().close()
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
-        options = self._options
-        partitions = of_table(options.partition_by, table)
-        layout = DeltaLayout(
-            deleted=DELETED if options.soft_deletes else "",
-            partitions=partitions,
-            clusters=() if partitions else of_table(options.cluster_by, table),
-            deletion_vectors=options.deletion_vectors,
-        )
+        layout = self._options.layout_of(table)
         return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
@@ -237,16 +214,17 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         schema = target.schema if steps else delivered_schema(target.schema, write.columns)
         read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
         work = self._work(write, alone=False)
-        soft = bool(write.copy.layout.deleted)
+        # Who removes rows below a version must know all that came again, or read what goes.
+        together = bool(below) and (bool(write.copy.layout.deleted) or work.copy.change_feed)
         with folding.newest(*read, parts=len(write.parts)) as source:
             changes = folding.with_deletes_below(source, below)
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
-            if below and soft:
-                changes = changes.coalesce(1)  # who marks rows must know all that came again
-            of_each = work if soft else replace(work, deleted_below=0)
+            if together:
+                changes = changes.coalesce(1)
+            of_each = work if together else replace(work, deleted_below=0)
             results: list[SettleResult] = pickled_frame(changes, SettlePartition(of_each))
-        if below and not (soft and results):
+        if below and not (together and results):
             results += run_on_executors(self._spark, settle_tasks.settle_ranges, [[work]])[0]
         return results
 

@@ -44,6 +44,7 @@ class CopyFiles:
         layout: of its files.
         files: all that it has.
         options: how changes are settled with them.
+        change_feed: the table has one.
         armed: the driver's failpoints, for tests that kill executors.
     """
 
@@ -52,6 +53,7 @@ class CopyFiles:
     layout: FileLayout
     files: tuple[DataFile, ...]
     options: SettleOptions
+    change_feed: bool = False
     armed: str = ""
 
 
@@ -139,13 +141,16 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         failpoints.hit("lake.task.rewrite")
         if work.dead:
             files = {file.path: file for file in copy.files}
-            return replace_files(work.dead, files, copy.store, copy.layout, copy.options)
+            return replace_files(
+                work.dead, files, copy.store, copy.layout, copy.options, KeyIndexCache()
+            )
         return rewrite(
             copy.files,
             copy.store,
             copy.layout,
             null_columns=work.null_columns,
             drop_deleted=work.drop_deleted,
+            cache=KeyIndexCache(),
         )
 
 
@@ -163,12 +168,21 @@ def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     failpoints.hit("output.task.open")
     copy = work.copy
     changes = _changes(work, batches)
-    settled = settle(changes, copy.files, copy.store, copy.layout, work.columns, KeyIndexCache())
+    cache = KeyIndexCache()
+    settled = settle(
+        changes,
+        copy.files,
+        copy.store,
+        copy.layout,
+        work.columns,
+        cache,
+        change_feed=copy.change_feed,
+    )
     failpoints.hit("output.task.written")
     if not work.alone:
         return SettleResult(settled)
     files = {file.path: file for file in copy.files}
-    replaced = replace_files(settled.dead, files, copy.store, copy.layout, copy.options)
+    replaced = replace_files(settled.dead, files, copy.store, copy.layout, copy.options, cache)
     failpoints.hit("output.task.committed")
     return SettleResult(settled, replaced)
 

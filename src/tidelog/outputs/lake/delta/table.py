@@ -171,7 +171,8 @@ class DeltaTable(LakeTable):
         files = tuple(self.state.files.values() if chosen is None else chosen)
         vectors = self.metadata.configuration.get("delta.enableDeletionVectors") == "true"
         options = SettleOptions(deletion_vectors=vectors)
-        return CopyFiles(self.place, self.store, found, files, options, tasks.armed())
+        feed = self.metadata.configuration.get("delta.enableChangeDataFeed") == "true"
+        return CopyFiles(self.place, self.store, found, files, options, feed, tasks.armed())
 
     # ------------------------------------------------ what it is like
 

@@ -1,0 +1,116 @@
+"""Delta tables that hold all of an event log are known without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.build_log import BuiltLog
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.delta.history import note
+from tidelog.outputs.lake.delta.idle import holds_all
+from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.outputs.lake.delta_log.commits import CommitWriter
+from tidelog.outputs.lake.table import application_of
+from tidelog.ports import LogExtent
+from tidelog.spark.transforms import target_table
+from tidelog.state.sqlite import SqliteState
+
+
+class Copies:
+    """A log with a row of public.t, and its copy, which has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.lake = str(path / "lake")
+        self.built = BuiltLog(path / "log")
+        self.state = SqliteState(f"sqlite:///{path / 'state.db'}")
+        self.schema = self.built.table("public.t", {"id": "int64", "v": "text"})
+        self.end = self.insert("1")
+        self.application = application_of(self.built.log.generation, "delta")
+        self.copy = DeltaTable(
+            path_of(self.lake, self.schema.table, "public.t"),
+            DeltaOptions().layout_of(self.schema.table),
+            lambda works: [],
+        )
+
+    def insert(self, key: str) -> int:
+        self.built.insert(self.schema, key, "v")
+        return self.built.flush().next
+
+    def create(self, generation: str | None = None) -> None:
+        source = self.built.log.source
+        target = target_table(None, self.schema, (), source, keyed=True)  # type: ignore[arg-type]
+        self.copy.exists()
+        self.copy.create(target, generation or self.built.log.generation)
+
+    def commit(self, end: int) -> None:
+        self.copy.commit([], self.application, self.copy.committed(self.application), end)
+
+    def are_idle(self, **options: bool) -> bool:
+        log = self.built.log
+        extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
+        return holds_all(extent, self.lake, "delta", (), DeltaOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Iterator[Copies]:
+    made = Copies(tmp_path)
+    yield made
+    made.state.close()
+
+
+def test_a_copy_with_all_rows_of_its_table_is_enough(copies: Copies) -> None:
+    assert not copies.are_idle(), "there is no table"
+    copies.create()
+    assert not copies.are_idle(), "it has committed nothing"
+    copies.commit(copies.end)
+    assert copies.are_idle()
+    other = copies.built.table("public.other", {"id": "int64"}, relation_id=2)
+    copies.built.insert(other, "1")
+    copies.built.flush()
+    assert not copies.are_idle(), "the other table's row is nowhere"
+
+
+def test_rows_that_came_later_are_to_be_delivered(copies: Copies) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    later = copies.insert("2")
+    assert not copies.are_idle()
+    copies.commit(later)
+    assert copies.are_idle()
+
+
+def test_a_copy_beyond_the_log_or_restored_is_looked_at_with_spark(copies: Copies) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    writer, parameters = CommitWriter(copies.copy.store), {"version": "0"}
+    writer.commit(copies.copy.state, [], operation="RESTORE", parameters=parameters, note=None)
+    assert not copies.are_idle()
+    copies.copy.restored(copies.application, copies.end)
+    writer.commit(
+        copies.copy.state,
+        [],
+        operation="MERGE",
+        parameters={},
+        note=note(copies.application, copies.end, copies.copy.state.version),
+    )
+    assert copies.are_idle()
+    copies.copy.exists()
+    copies.commit(copies.end + 1000)
+    assert not copies.are_idle()
+
+
+def test_another_configuration_or_log_is_looked_at_with_spark(copies: Copies) -> None:
+    copies.create("older")
+    copies.commit(copies.end)
+    with pytest.raises(OutputRefusedError, match="generation older"):
+        copies.are_idle()
+
+
+def test_deletes_that_become_soft_are_to_be_settled(copies: Copies) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    assert not copies.are_idle(soft_deletes=True)

@@ -215,7 +215,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
         work = self._work(write, alone=False)
         # Who removes rows below a version must know all that came again, or read what goes.
-        together = bool(below) and (bool(write.copy.layout.deleted) or work.copy.change_feed)
+        together = bool(below) and (bool(write.copy.layout.deleted) or work.copy.layout.change_feed)
         with folding.newest(*read, parts=len(write.parts)) as source:
             changes = folding.with_deletes_below(source, below)
             # Names of missing columns instead of their numbers.

@@ -44,7 +44,6 @@ class CopyFiles:
         layout: of its files.
         files: all that it has.
         options: how changes are settled with them.
-        change_feed: the table has one.
         armed: the driver's failpoints, for tests that kill executors.
     """
 
@@ -53,7 +52,6 @@ class CopyFiles:
     layout: FileLayout
     files: tuple[DataFile, ...]
     options: SettleOptions
-    change_feed: bool = False
     armed: str = ""
 
 
@@ -169,15 +167,7 @@ def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     copy = work.copy
     changes = _changes(work, batches)
     cache = KeyIndexCache()
-    settled = settle(
-        changes,
-        copy.files,
-        copy.store,
-        copy.layout,
-        work.columns,
-        cache,
-        change_feed=copy.change_feed,
-    )
+    settled = settle(changes, copy.files, copy.store, copy.layout, work.columns, cache)
     failpoints.hit("output.task.written")
     if not work.alone:
         return SettleResult(settled)

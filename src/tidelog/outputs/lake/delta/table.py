@@ -171,8 +171,7 @@ class DeltaTable(LakeTable):
         files = tuple(self.state.files.values() if chosen is None else chosen)
         vectors = self.metadata.configuration.get("delta.enableDeletionVectors") == "true"
         options = SettleOptions(deletion_vectors=vectors)
-        feed = self.metadata.configuration.get("delta.enableChangeDataFeed") == "true"
-        return CopyFiles(self.place, self.store, found, files, options, feed, tasks.armed())
+        return CopyFiles(self.place, self.store, found, files, options, tasks.armed())
 
     # ------------------------------------------------ what it is like
 

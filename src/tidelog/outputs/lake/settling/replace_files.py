@@ -107,10 +107,11 @@ def rewrite(
     drop_deleted: bool = False,
     cache: KeyIndexCache | None = None,
 ) -> FileChanges:
-    """Write the rows of files anew, sorted together, so that fewer files hold them.
+    """Write the live rows of files anew, so that fewer files hold them; as many as memory allows
+    (256 MiB) are sorted together.
 
     Args:
-        files: all of them are removed. Together they should fit into memory some times.
+        files: all of them are removed.
         store: where the table is.
         layout: of the table.
         null_columns: whose values go.

@@ -47,14 +47,8 @@ def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> 
         config(tmp_path, given)
 
 
-def test_delta_and_iceberg_are_not_read_by_one_process(tmp_path: Path) -> None:
-    both = config(tmp_path, "kind: delta, path: a", "kind: iceberg, path: b")
-    with pytest.raises(UsageError, match="two configurations") as caught:
-        check_spark(both, reads_delta=True)
-    assert caught.value.exit_code == 2
-    delta = config(tmp_path, "kind: delta, path: a")
-    assert check_spark(delta) is None
-    assert check_spark(delta, reads_delta=True) == "delta"
+def test_delta_tables_need_no_jars_of_delta_s(tmp_path: Path) -> None:
+    assert check_spark(config(tmp_path, "kind: delta, path: a")) is None
     assert check_spark(config(tmp_path, "kind: files, path: a")) is None
 
 

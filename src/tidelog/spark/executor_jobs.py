@@ -35,12 +35,7 @@ def run_on_executors(
     """
     if not items:
         return []
-    rows = pa.table(
-        {"number": range(len(items)), "pickled": [_pickled(each) for each in items]},
-        schema=_ARROW,
-    )
-    source = spark.createDataFrame(rows, schema=_PICKLED)
-    return _results(map_in_arrow(source, _ItemCall(function), _PICKLED))
+    return _results(map_in_arrow(_frame_of(spark, items), _ItemCall(function), _PICKLED))
 
 
 def pickled_frame(source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Any]) -> Any:
@@ -48,6 +43,28 @@ def pickled_frame(source: DataFrame, function: Callable[[Iterator[pa.RecordBatch
     order of the partitions. Pickled, may run twice, and raises as `run_on_executors` has it.
     """
     return _results(map_in_arrow(source, _BatchesCall(function), _PICKLED))
+
+
+def rows_on_executors(
+    spark: SparkSession,
+    function: Callable[[Work], Iterator[pa.RecordBatch]],
+    items: Sequence[Work],
+    schema: StructType,
+) -> DataFrame:
+    """The rows that ``function(item)`` yields for each item, as batches of ``schema``; read when
+    the DataFrame is computed, each time anew. No items: no rows.
+    """
+    if not items:
+        return spark.createDataFrame([], schema)
+    return map_in_arrow(_frame_of(spark, items), _RowsCall(function), schema)
+
+
+def _frame_of(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
+    rows = pa.table(
+        {"number": range(len(items)), "pickled": [_pickled(each) for each in items]},
+        schema=_ARROW,
+    )
+    return spark.createDataFrame(rows, schema=_PICKLED)
 
 
 def _results(frame: DataFrame) -> list[Any]:
@@ -86,3 +103,13 @@ class _BatchesCall:
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         yield _row(number, self._function(batches))
+
+
+class _RowsCall:
+    def __init__(self, function: Callable[[Any], Iterator[pa.RecordBatch]]) -> None:
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for item in batch.column(1).to_pylist():
+                yield from self._function(cloudpickle.loads(item))

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from tidelog.config import Config
-from tidelog.errors import UsageError
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.outputs.base.kinds import OwnKind
 from tidelog.outputs.registry import OutputSection
@@ -23,23 +22,16 @@ def check_session(extra: str = "spark") -> None:
     check_spark_runs(extra)
 
 
-def check_spark(config: Config, *, reads_delta: bool = False) -> Lake | None:
+def check_spark(config: Config) -> Lake | None:
     """Whose jars the session needs; None: no lake's, so that any version of Spark will do. Delta
-    tables are written without Delta's; a class of the user's may write some with them, and
-    ``reads_delta``: Spark reads those of the outputs. Raises UsageError if this Spark can't do what
-    the outputs say, MissingExtraError if there is none.
+    tables are written and read without Delta's; a class of the user's may write some with them.
+    Raises UsageError if this Spark can't write what the outputs say, MissingExtraError if there is
+    none.
     """
     kinds = {output.kind for output in config.outputs}
-    reads_delta = reads_delta and "delta" in kinds
     if "iceberg" not in kinds:
         check_session()
-        return "delta" if reads_delta or _may_write_delta(kinds) else None
-    if reads_delta:
-        raise UsageError(
-            "Delta and Iceberg tables can't be read in one process: their readers need different "
-            "versions of Spark. Write two configurations with the same log and state, each with "
-            "its outputs, and verify each from an environment of its own"
-        )
+        return "delta" if _may_write_delta(kinds) else None
     check_session("iceberg")
     from tidelog.outputs.lake.iceberg import output as iceberg
 

@@ -35,13 +35,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def session(config: Config, *, reads_delta: bool = False) -> SparkSession:
-    """The Spark session that the configuration asks for; the running one if there is one.
-    ``reads_delta``: it reads Delta tables of the outputs.
-    """
+def session(config: Config) -> SparkSession:
+    """The Spark session that the configuration asks for; the running one if there is one."""
     from tidelog.spark.sessions.session import spark_session
 
-    lake = check_spark(config, reads_delta=reads_delta)
+    lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
     return spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)

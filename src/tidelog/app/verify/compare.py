@@ -65,7 +65,7 @@ def verify(
     if not sections:
         raise UsageError(NO_COPIES)
     check_installed(sections)
-    check_spark(config, reads_delta=True)
+    check_spark(config)
     path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
@@ -125,7 +125,7 @@ def _session(config: Config) -> SparkSession:
     from tidelog.spark.datasource.source import register
     from tidelog.verify.digests import SESSION_CONF
 
-    spark = session(config, reads_delta=True).newSession()
+    spark = session(config).newSession()
     for name, value in SESSION_CONF.items():
         spark.conf.set(name, value)
     register(spark)

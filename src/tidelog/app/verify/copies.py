@@ -88,8 +88,6 @@ class _LakeCopies(ABC, Generic[Lake]):
         self._output = make_output(config, section, spark)
 
     def of(self, schema: TableSchema) -> Copy:
-        from pyspark.errors import AnalysisException
-
         from tidelog.spark.transforms import target_table
         from tidelog.verify.compare import Copy
 
@@ -97,10 +95,8 @@ class _LakeCopies(ABC, Generic[Lake]):
         target = target_table(self._spark, schema, steps, self._origin, keyed=True)
 
         def frame(part: Range) -> DataFrame | None:
-            del part  # the caller's filter goes down to the lake's files
-            try:
-                found = self._read(schema.table, target.name)
-            except AnalysisException:
+            found = self._read(target, part)
+            if found is None:
                 return None
             if self._section.deletes == "soft":
                 found = found.where(f"NOT coalesce({self.deleted}, false)")
@@ -112,8 +108,8 @@ class _LakeCopies(ABC, Generic[Lake]):
         self._output.close()
 
     @abstractmethod
-    def _read(self, table: TableName, name: str) -> DataFrame:
-        """The copy of a table, whose destination's name is ``name``."""
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        """Rows of the copy of a table, those of the range at least; None: there is none."""
 
 
 class _DeltaCopies(_LakeCopies[DeltaSection]):
@@ -125,11 +121,12 @@ class _DeltaCopies(_LakeCopies[DeltaSection]):
         super().__init__(config, section, spark, origin)
         self.deleted = DELETED
 
-    def _read(self, table: TableName, name: str) -> DataFrame:
-        from tidelog.outputs.lake.delta.table import path_of
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        from tidelog.outputs.lake.delta.output import DeltaOutput
+        from tidelog.outputs.lake.delta.reading import bounds_of
 
-        path = path_of(str(self._section.path), table, name)
-        return self._spark.read.format("delta").load(path)
+        assert isinstance(self._output, DeltaOutput)
+        return self._output.read(target, bounds_of(*part))
 
 
 class _IcebergCopies(_LakeCopies[IcebergSection]):
@@ -145,11 +142,18 @@ class _IcebergCopies(_LakeCopies[IcebergSection]):
         for name, value in conf.items():
             spark.conf.set(name, value)
 
-    def _read(self, table: TableName, name: str) -> DataFrame:
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        from pyspark.errors import AnalysisException
+
         from tidelog.outputs.lake.table import parts_of
         from tidelog.spark.transforms import quoted
 
-        return self._spark.table(".".join(map(quoted, [self._catalog, *parts_of(table, name)])))
+        del part  # the caller's filter goes down to the lake's files
+        name = [self._catalog, *parts_of(target.source, target.name)]
+        try:
+            return self._spark.table(".".join(map(quoted, name)))
+        except AnalysisException:
+            return None
 
 
 class _DatabaseCopies:

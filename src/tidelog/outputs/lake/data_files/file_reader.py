@@ -64,6 +64,32 @@ class DataFileReader:
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
 
+    def row_groups(
+        self, file: DataFile, column: str | None, low: int | None, high: int | None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """All columns of the file's row groups, each with the number of its first row.
+
+        Args:
+            file: of the table.
+            column: one of whole numbers, by its name in files. Row groups are left out that, by
+                their statistics, have no value of it from ``low`` to ``high``. None: all come.
+            low: None: there is no limit.
+            high: None: there is no limit.
+        """
+        wanted = self._layout.columns
+        stored = [each.physical for each in self._layout.in_files]
+        with self._open(file) as parquet:
+            names = parquet.schema_arrow.names
+            at = names.index(column) if column in names else -1
+            start = 0
+            for number in range(parquet.metadata.num_row_groups):
+                group = parquet.metadata.row_group(number)
+                if at < 0 or _may_hold(group.column(at).statistics, low, high):
+                    found = parquet.read_row_group(number, stored, use_threads=False)
+                    values = [self._values(file, each, found, group.num_rows) for each in wanted]
+                    yield start, pa.Table.from_arrays(values, schema=self._layout.schema)
+                start += group.num_rows
+
     def row_count(self, file: DataFile) -> int:
         """Rows of the file, also those that its vector marks, as the file itself says."""
         with self._open(file) as parquet:
@@ -112,6 +138,13 @@ class DataFileReader:
         if at < 0:
             return pa.chunked_array([pa.nulls(count, column.type)])
         return from_file(found.column(at), column)
+
+
+def _may_hold(statistics: pq.Statistics | None, low: int | None, high: int | None) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    below = high is not None and statistics.min > high
+    return not below and not (low is not None and statistics.max < low)
 
 
 def located(store: FileStore, path: str) -> tuple[FileStore, str]:

@@ -22,6 +22,7 @@ from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
 from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
+from tidelog.outputs.lake.delta.reading import Bounds, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
     RangeOfTable,
     RewriteWork,
@@ -35,7 +36,7 @@ from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
 from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import Settled
-from tidelog.ports import StateStore
+from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import pickled_frame, run_on_executors
@@ -43,7 +44,7 @@ from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +169,16 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                 logger.warning("%s: small files were not put together: %s", copy.place, reason)
         self._written.clear()
 
+    def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
+        """The copy's rows as of now, by the session that the output was made with; None: there is
+        no copy. ``bounds``: see `frame_of`.
+        """
+        copy = self._table(target.source)
+        if not copy.exists():
+            return None
+        self._know_key(copy, target)
+        return frame_of(self._spark, copy.files(), copy.columns(), bounds)
+
     # ------------------------------------------------ Spark jobs
 
     def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
@@ -196,15 +207,18 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         copy, target = write.copy, write.target
         if target is None:
             return SettleWork(copy.files(), None, (), write.work.deleted_below)
-        own = {name.lower(): name for name in copy.column_types()}
-        copy.key = tuple(own[name.lower()] for name in target.key)
-        copy.null_key = bool(target.schema.nan_key)
+        self._know_key(copy, target)
         files = copy.files()
         rows = None
         if alone and write.parts:
             schema = delivered_schema(target.schema, write.columns)
             rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
         return SettleWork(files, rows, write.columns, write.work.deleted_below, alone)
+
+    def _know_key(self, copy: DeltaTable, target: TargetTable) -> None:
+        own = {name.lower(): name for name in copy.column_types()}
+        copy.key = tuple(own[name.lower()] for name in target.key)
+        copy.null_key = bool(target.schema.nan_key)
 
     def _by_frame(self, write: Write) -> list[SettleResult]:
         """A table that Spark reads: one with steps, or with more rows than one task folds."""

@@ -144,14 +144,16 @@ class DeltaTable(LakeTable):
         return self.metadata.configuration.get(name)
 
     def column_types(self) -> dict[str, str]:
-        fields = StructType.fromJson(dict(self.metadata.schema)).fields
-        return {field.name: field.dataType.simpleString() for field in fields}
+        return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
     def partitions(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
     def laid_out_by(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)
+
+    def columns(self) -> StructType:
+        return StructType.fromJson(dict(self.metadata.schema))
 
     def files(
         self, *, chosen: Sequence[DataFile] | None = None, marked: str | None = None

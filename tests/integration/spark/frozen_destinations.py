@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.errors import AnalysisException
 from tests.behaviours.outputs import activity_files, api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import dialect, live_rows
-from tests.support.faulty_network import FaultyNetwork
+from tests.support.faulty_network import on_the_way
 from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.outputs.opensearch.indices import index_name
@@ -107,20 +108,22 @@ class Places:
 
     def delta_s3(self) -> Place:
         """Its driver has sent a commit, which is still on its way when another has made the same
-        one. With Delta's own log store (``conf``: ``spark.delta.logStore.s3a.impl``) it replaces
-        that, and what the other delivered is in no version of the table.
+        one. A put that does not ask whether there is one, as Delta's own log store for Spark sends
+        it, replaces that, and what the other delivered is in no version of the table.
         """
         s3: S3Server = self._request.getfixturevalue("s3")
-        network = FaultyNetwork(s3.port)
-        self._request.addfinalizer(lambda: network.__exit__(None, None, None))
-        network.__enter__()
+        stack = ExitStack()
+        self._request.addfinalizer(stack.close)
+        patch = self._request.getfixturevalue("monkeypatch")
+        network = stack.enter_context(on_the_way(s3, s3.url(""), patch))
         log = s3.files("lake/public/t/_delta_log")
 
         def found() -> list[tuple[Any, ...]]:
             if not any(log.glob("*.json")):
                 return []
             table = DeltaTable(s3.url("lake/public/t"), storage_options=s3.options)
-            rows = table.to_pyarrow_table(columns=["id", "v"]).to_pylist()
+            read = QueryBuilder().register("t", table).execute("SELECT id, v FROM t")
+            rows = pa.table(read.read_all()).to_pylist()
             return sorted((row["id"], row["v"]) for row in rows)
 
         def commits() -> list[tuple[str, str]]:

@@ -51,6 +51,10 @@ COMMIT_TRIES = 20
 # Characters that Parquet column names may hold only under Delta's column mapping.
 _UNMAPPED = set(" ,;{}()\n\t=")
 
+# Commits between two checkpoints of tables that are created. Delta's default, 10, is for commits that
+# come once a minute; a checkpoint holds all files, and those that were removed in the last week.
+_CHECKPOINT_INTERVAL = "100"
+
 # Types that minimum and maximum are kept of. We keep them for the key and the version alone: they
 # let look-ups skip files, and statistics of every column cost much of a write.
 _STATISTICS = (
@@ -194,6 +198,7 @@ class DeltaTable(LakeTable):
             "delta.dataSkippingStatsColumns": ",".join(
                 quoted(name) for name in [*statistics, layout.version]
             ),
+            "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
         }
         definition = new_table(
             [*fields.values(), *own],

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from tidelog.errors import ConflictError, OutputBusyError, TidelogError
+from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.stores.port import open_file_store
@@ -51,8 +51,8 @@ COMMIT_TRIES = 20
 # Characters that Parquet column names may hold only under Delta's column mapping.
 _UNMAPPED = set(" ,;{}()\n\t=")
 
-# Commits between two checkpoints of tables that are created. Delta's default, 10, is for commits that
-# come once a minute; a checkpoint holds all files, and those that were removed in the last week.
+# Commits between two checkpoints of tables that are created. Delta's default, 10, is for commits
+# that come once a minute; a checkpoint holds all files, and those removed in the last week.
 _CHECKPOINT_INTERVAL = "100"
 
 # Types that minimum and maximum are kept of. We keep them for the key and the version alone: they
@@ -357,11 +357,15 @@ class DeltaTable(LakeTable):
         self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        """If one is due. The table is right without it: a failure is logged."""
+        """If one is due. The table is right without it: a failure is logged, but for a commit of
+        ours that was replaced by another writer's.
+        """
         try:
             if checkpoint_writer.is_due(self.state):
                 checkpoint_writer.write_checkpoint(self.store, self.state)
                 log_cleanup.clean_up(self.store, self.state)
+        except OutputRefusedError:
+            raise
         except TidelogError as error:
             logger.warning("%s: no checkpoint of the log was written: %s", self.place, error)
 

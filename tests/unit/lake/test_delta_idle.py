@@ -83,6 +83,15 @@ def test_rows_that_came_later_are_to_be_delivered(copies: Copies) -> None:
     assert copies.are_idle()
 
 
+def test_a_dump_that_ended_later_removes_rows(copies: Copies) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    end = copies.built.dump_completed("public.t", copies.end).next
+    assert not copies.are_idle()
+    copies.commit(end)
+    assert copies.are_idle()
+
+
 def test_a_copy_beyond_the_log_or_restored_is_looked_at_with_spark(copies: Copies) -> None:
     copies.create()
     copies.commit(copies.end)

@@ -133,9 +133,9 @@ class LakeOutput(ABC, Generic[Copy]):
         self._patterns = tuple(tables) or ("*.*",)
         self._options = options
         self._tables: dict[TableName, Copy] = {}
-        self._checked: set[TableName] = set()
         self._targets: dict[TableName, TargetTable] = {}
-        self._delivered: dict[TableName, tuple[str, ...]] = {}
+        # What a copy was once it had the columns, and those that are delivered.
+        self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._lease: WriteLease | None = None
         self._state = state
 
@@ -182,7 +182,6 @@ class LakeOutput(ABC, Generic[Copy]):
                     continue  # told with its first rows
                 self._mend_if_restored(copy, table, generation)
                 copy.settle_deletes()
-                self._checked.add(table)
 
     def write(self, batch: OutputBatch) -> None:
         """Bring every table of the batch over."""
@@ -248,7 +247,7 @@ class LakeOutput(ABC, Generic[Copy]):
         try:
             copy = self._table(work.table)
             exists = copy.exists()
-            if exists and work.table not in self._checked:
+            if exists:
                 copy.check_ours(work.table, generation)
             since = self._mend_if_restored(copy, work.table, generation) if exists else None
             start = max(work.start, since or 0)
@@ -275,8 +274,7 @@ class LakeOutput(ABC, Generic[Copy]):
         if not schema.match_key:
             raise keyless(work.table, self.name)
         self._follow(copy, schema, self._log.generation, exists)
-        self._checked.add(work.table)
-        columns = self._delivered[work.table]
+        _, columns = self._delivered[work.table]
         return CopyWrite(copy, work, since, parts, self._target(schema), columns)
 
     def _mend_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
@@ -304,12 +302,17 @@ class LakeOutput(ABC, Generic[Copy]):
             copy.create(target, generation)
             copy.check_ours(schema.table, generation)  # catalogs may ignore case
             copy.settle_deletes()
-            self._delivered[schema.table] = tuple(target.columns.names)
-        elif target is not known or schema.table not in self._delivered:
-            # Until it is done: a batch that comes again after a failure follows anew.
-            self._delivered.pop(schema.table, None)
-            policy = self._options.on_schema_change
-            self._delivered[schema.table] = copy.evolve(target, policy)
+        before, _ = self._delivered.get(schema.table, (None, ()))
+        if target is not known or before != copy.definition():
+            self._evolved(copy, schema.table, target)
+
+    def _evolved(self, copy: Copy, table: TableName, target: TargetTable) -> tuple[str, ...]:
+        """Names of the columns that are delivered, once the copy has them."""
+        # Until it is done: a batch that comes again after a failure follows anew.
+        self._delivered.pop(table, None)
+        columns = copy.evolve(target, self._options.on_schema_change)
+        self._delivered[table] = copy.definition(), columns
+        return columns
 
     def _target(self, schema: TableSchema) -> TargetTable:
         found = self._targets.get(schema.table)

@@ -100,6 +100,10 @@ class LakeTable(ABC):
     def column_types(self) -> dict[str, str]:
         """Names and SQL types (as `sql_type` has them) of the columns, in order."""
 
+    def definition(self) -> object:
+        """Equal for as long as nobody alters the table."""
+        return self.column_types()
+
     @abstractmethod
     def partitions(self) -> tuple[str, ...]:
         """What it is partitioned by, as in the layout."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.outputs.base.progress import RefusedNames
+from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
@@ -21,11 +22,12 @@ def holds_all(
     log: LogExtent, root: str, output: str, tables: Sequence[str], options: DeltaOptions
 ) -> bool:
     """See `tidelog.ports.IdleOutputKind`. A table is as far as its last batch with rows of it: the
-    log must have none behind that.
+    log must have none behind that, nor the end of a dump, which removes rows.
     """
     if RefusedNames(log.state, log.generation, output).messages():
         return False
     opened = EventLog.open(log.path)
+    ends: dict[str, int] = {}
     chain, application = opened.chain(), application_of(log.generation, output)
     for table, schema in schemas_now(opened).items():
         if not matches(tuple(tables) or ("*.*",), table):
@@ -39,10 +41,15 @@ def holds_all(
         if any(str(table) in each.rows_by_table for each in chain.between(since, log.end)):
             return False
         if exists:
+            ends[str(table)] = since
             copy.check_ours(table, log.generation)
             if copy.restored(application, since) is not None or not copy.deletes_are_settled():
                 return False
-    return True
+    batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
+    return not any(
+        done.delete_absent and done.finalized_until > ends.get(done.table, log.end)
+        for done in batch.completed
+    )
 
 
 def _rewrite(_: Sequence[RewriteWork]) -> list[FileChanges]:

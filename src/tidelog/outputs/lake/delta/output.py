@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -144,19 +144,20 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     def _again(self, write: Write) -> Write:
         """The same rows, for the table as it is now."""
-        copy = write.copy
+        copy, table = write.copy, write.work.table
         logger.info("%s: somebody else committed: the batch is settled anew", copy.place)
-        copy.exists()
+        if not copy.exists():
+            raise OutputBusyError(f"{copy.place} was removed while a batch was written")
+        copy.check_ours(table, self._log.generation)
         if copy.committed(self._application) != write.since:
             raise OutputBusyError(
                 f"{copy.place}: another pipeline of this name committed to the table meanwhile"
             )
         if copy.restored(self._application, write.since or 0) is not None:
             raise OutputBusyError(f"{copy.place} was restored while a batch was written")
-        if write.target is not None:
-            columns = copy.evolve(write.target, self._options.on_schema_change)
-            self._delivered[write.work.table] = columns
-        return write
+        if write.target is None:
+            return write
+        return replace(write, columns=self._evolved(copy, table, write.target))
 
     def _maintain(self) -> None:
         """Put small files together. The copies are right without: a failure is logged."""
@@ -193,7 +194,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         groups = [sorted(alone)[n :: self._cores] for n in range(self._cores)]
         groups = [group for group in groups if group]
         works = [[self._work(writes[at]) for at in group] for group in groups]
-        found = run_on_executors(self._spark, settle_tasks.settle_ranges, works)
+        try:
+            found = run_on_executors(self._spark, settle_tasks.settle_ranges, works)
+        finally:
+            wait(framed.values())  # they read states, which the batch that comes again refreshes
         for group, results in zip(groups, found, strict=True):
             done |= {at: [result] for at, result in zip(group, results, strict=True)}
         done |= {at: future.result() for at, future in framed.items()}

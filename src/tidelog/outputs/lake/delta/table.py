@@ -31,6 +31,7 @@ from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptio
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
+    MARKED_PROPERTY,
     TABLE_PROPERTY,
     LakeLayout,
     LakeTable,
@@ -150,6 +151,9 @@ class DeltaTable(LakeTable):
     def column_types(self) -> dict[str, str]:
         return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
+    def definition(self) -> object:
+        return self.metadata
+
     def partitions(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
@@ -195,6 +199,7 @@ class DeltaTable(LakeTable):
         properties = {
             GENERATION_PROPERTY: generation,
             TABLE_PROPERTY: str(target.source),
+            **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
             "delta.dataSkippingStatsColumns": ",".join(
                 quoted(name) for name in [*statistics, layout.version]
             ),
@@ -339,8 +344,11 @@ class DeltaTable(LakeTable):
         then; equal to ``since`` for the rows of a copy that was restored.
 
         Raises ConflictError, and nothing is changed, if somebody else committed since the state was
-        read last.
+        read last, or ``application`` since it was asked what it committed: another driver, whose
+        commits were read while the table was altered.
         """
+        if self.committed(application) != since:
+            raise ConflictError(f"{self.place}: another driver brought rows over meanwhile")
         again = end == since  # of a restored copy: beyond the last transaction is nothing
         checked = self._restored if again else self._checked
         before = self.state.version

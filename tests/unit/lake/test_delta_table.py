@@ -1,0 +1,83 @@
+"""Two drivers of one Delta table, and tables that somebody removes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.build_log import BuiltLog
+
+from tidelog.errors import ConflictError
+from tidelog.model.schema import TableSchema
+from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.table import MARKED_PROPERTY
+from tidelog.ports import TargetTable
+from tidelog.spark.transforms import target_table
+
+APPLICATION = "tidelog/g/delta"
+
+
+class Drivers:
+    """Two of them, of the table public.t."""
+
+    def __init__(self, path: Path, **options: bool) -> None:
+        self.built = BuiltLog(path / "log")
+        self.columns = {"id": "int64", "v": "text"}
+        schema = self.schema()
+        layout = DeltaOptions(**options).layout_of(schema.table)  # type: ignore[arg-type]
+        self.first, self.second = (
+            DeltaTable(str(path / "t"), layout, lambda works: []) for _ in range(2)
+        )
+
+    def schema(self) -> TableSchema:
+        return self.built.table("public.t", self.columns)
+
+    def target(self) -> TargetTable:
+        source = self.built.log.source
+        return target_table(None, self.schema(), (), source, keyed=True)  # type: ignore[arg-type]
+
+
+def test_who_altered_the_table_behind_another_driver_does_not_repeat_its_rows(
+    tmp_path: Path,
+) -> None:
+    """The columns are followed on what the other one left, with its transaction."""
+    drivers = Drivers(tmp_path)
+    first, second = drivers.first, drivers.second
+    assert not first.exists()
+    first.create(drivers.target(), "g")
+    first.commit([], APPLICATION, None, 10)
+    assert first.exists()
+    since = first.committed(APPLICATION)
+    assert second.exists()
+    second.commit([], APPLICATION, 10, 30)
+    drivers.columns["more"] = "text"
+    first.evolve(drivers.target(), "evolve")
+    with pytest.raises(ConflictError, match="another driver"):
+        first.commit([], APPLICATION, since, 20)
+    assert second.exists()
+    assert second.committed(APPLICATION) == 30
+
+
+def test_a_table_with_soft_deletes_is_made_as_one(tmp_path: Path) -> None:
+    """In one commit: who dies behind it must not leave marked rows that nobody knows of."""
+    drivers = Drivers(tmp_path, soft_deletes=True)
+    drivers.first.exists()
+    drivers.first.create(drivers.target(), "g")
+    assert drivers.second.exists()
+    assert drivers.second.property(MARKED_PROPERTY) == "_deleted"
+    assert drivers.second.state.version == 0
+
+
+def test_a_table_is_like_before_until_somebody_alters_it(tmp_path: Path) -> None:
+    drivers = Drivers(tmp_path)
+    drivers.first.exists()
+    drivers.first.create(drivers.target(), "g")
+    before = drivers.first.definition()
+    drivers.first.commit([], APPLICATION, None, 10)
+    assert drivers.first.exists()
+    assert drivers.first.definition() == before
+    drivers.second.exists()
+    drivers.second.set_property("theirs", "1")
+    assert drivers.first.exists()
+    assert drivers.first.definition() != before

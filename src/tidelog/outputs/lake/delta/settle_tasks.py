@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import SegmentRef
@@ -30,8 +31,10 @@ from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.failures import lasting_reason
 from tidelog.spark.formats import shapes
-from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
+
+# So much of the changes is settled at once.
+_PART_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -164,10 +167,8 @@ def _without_values(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) 
 
 def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
-    copy = work.copy
-    changes = _changes(work, batches)
-    cache = KeyIndexCache()
-    settled = settle(changes, copy.files, copy.store, copy.layout, work.columns, cache)
+    copy, cache = work.copy, KeyIndexCache()
+    settled = _settled_in_parts(work, batches, cache)
     failpoints.hit("output.task.written")
     if not work.alone:
         return SettleResult(settled)
@@ -177,13 +178,41 @@ def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     return SettleResult(settled, replaced)
 
 
-def _changes(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> FoldedChanges:
+def _settled_in_parts(
+    work: SettleWork, batches: Iterable[pa.RecordBatch] | None, cache: KeyIndexCache
+) -> Settled:
+    """Many changes by parts, which have keys of their own, as each is copied some times. Who
+    removes rows below a version needs all at once.
+    """
+    copy, below = work.copy, work.deleted_below
     given = _read(work.rows) if batches is None else batches
     filled = [batch for batch in given if batch.num_rows]
     if not filled:
-        return FoldedChanges(_no_rows(work), work.deleted_below)
+        changes = FoldedChanges.none(below)
+        return settle(changes, copy.files, copy.store, copy.layout, (), cache)
     names = () if work.rows is None else work.rows.schema.column_names
-    return FoldedChanges.from_changes(pa.Table.from_batches(filled), names, work.deleted_below)
+    rows = pa.Table.from_batches(filled)
+    del filled
+    together = below > 0 and len(copy.files) > 0
+    size = len(rows) if together else -(-len(rows) // -(-rows.nbytes // _PART_BYTES))
+    parts = []
+    for start in range(0, len(rows), size):
+        changes = FoldedChanges.from_changes(rows.slice(start, size), names, below)
+        parts.append(settle(changes, copy.files, copy.store, copy.layout, work.columns, cache))
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: Sequence[Settled]) -> Settled:
+    dead: dict[str, BitMap] = {}
+    for part in parts:
+        for path, numbers in part.dead.items():
+            dead[path] = dead.get(path, BitMap()) | BitMap.deserialize(numbers)
+    return Settled(
+        added=tuple(file for part in parts for file in part.added),
+        dead={path: numbers.serialize() for path, numbers in dead.items()},
+        change_files=tuple(file for part in parts for file in part.change_files),
+        rows=sum(part.rows for part in parts),
+    )
 
 
 def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
@@ -195,14 +224,6 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
     options = {"path": rows.log_path, "shape": "changes", "table": str(rows.schema.table)}
     plan = ReadPlan(SourceOptions.parse(options), rows.schema, shapes.changes(rows.schema))
     yield from executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
-
-
-def _no_rows(work: SettleWork) -> pa.Table:
-    types = {column.name.lower(): column.type for column in work.copy.layout.columns}
-    delivered = [(name, types[name.lower()]) for name in work.columns]
-    own = [(CHANGE_OP, pa.string()), (CHANGE_VERSION, pa.int64())]
-    missing = (CHANGE_MISSING, pa.list_(pa.string()))
-    return pa.schema([*own, *delivered, missing]).empty_table()
 
 
 @contextmanager

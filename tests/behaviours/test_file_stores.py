@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from itertools import count
 from pathlib import Path
 
@@ -80,6 +81,22 @@ def test_what_is_deleted_is_gone_and_what_was_gone_matters_not(store: FileStore)
     assert store.names("a") == ["3"]
     store.delete_folder("b")
     assert not store.exists("b")
+
+
+def test_all_files_are_listed_but_those_that_are_passed_over(store: FileStore) -> None:
+    assert list(store.all_files(bool)) == []
+    before = time.time() - 2  # object stores tell whole seconds
+    names = ["1", "a/2", "a/_b/3", "p=a%2F b/q=+&/4", "_log/_5", "_log/b/6"]
+    for name in names:
+        store.put(name, name.encode())
+    found = list(store.all_files(lambda folder: folder == "_log"))
+    assert sorted(each.name for each in found) == sorted(names[:4])
+    for each in found:
+        assert each.size == len(store.read(each.name))
+        assert before * 1000 <= each.modified_ms <= time.time() * 1000
+    store.delete(each.name for each in found)
+    left = sorted(each.name for each in store.all_files(lambda folder: folder == "b"))
+    assert left == names[4:]
 
 
 @pytest.mark.parametrize("size", [10, 200_000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -27,4 +28,5 @@ def test_what_others_rewrote_meanwhile_is_merged_into_again(
         session.sql(f"OPTIMIZE {lake.name(TABLE)} {layout}")
         session.sql(f"VACUUM {lake.name(TABLE)} RETAIN 1 HOURS")
 
-    merge_beside(lake, rewrite, lambda: caplog.text.count("(Concurrent"))
+    caplog.set_level(logging.INFO, "tidelog.outputs.lake.delta")
+    merge_beside(lake, rewrite, lambda: caplog.text.count("the batch is settled anew"))

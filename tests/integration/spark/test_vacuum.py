@@ -1,7 +1,10 @@
-"""Somebody else runs VACUUM on the copies of a pipeline that goes on."""
+"""VACUUM of copies, by the output; and by somebody else, beside a pipeline that goes on."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputError
+from tidelog.outputs.lake.delta import vacuum
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 
@@ -31,6 +35,53 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
     made.configure({"kind": "delta", "path": "lake"})
     yield made
     made.close()
+
+
+def test_the_output_removes_what_vacuum_would(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and vectors that were replaced more than a week ago, and what no commit names."""
+    table = built.table("public.t", {"id": "int64", "p": "text"})
+    days = 24 * 3600
+
+    def batch(*keys: int, **options: Any) -> None:
+        for key in keys:
+            built.insert(table, str(key), f"a/{key % 2}")
+        built.flush()
+        options = {"partition_by": {"public.t": ["p"]}, **options}
+        lake.run(output=lake.output(options=lake.options(**options)))
+
+    batch(*range(20))
+    root = Path(lake.path) / "public/t"
+    # A file of each partition gets a vector; then one loses all rows, the other gets a new vector.
+    for keys in ((0, 1), (3, *range(0, 20, 2)), (5,)):
+        for key in keys:
+            built.update(table, str(key), f"a/{key % 2}")
+        batch()
+    old = time.time() - 30 * days
+    for log in sorted((root / "_delta_log").glob("*.json"))[:-1]:
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for line in lines:
+            line.get("remove", {})["deletionTimestamp"] = int((time.time() - 8 * days) * 1000)
+        log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for file in root.rglob("*"):
+        os.utime(file, (old, old))
+    (root / "left.parquet").touch()
+    os.utime(root / "left.parquet", (old, old))
+    (root / "under way.parquet").touch()
+    session = lake.spark.newSession()
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+    found = session.sql(f"VACUUM delta.`{root}` RETAIN 168 HOURS DRY RUN").collect()
+    expected = {row[0].removeprefix(f"file:{root}/") for row in found}
+    before = {file for file in root.rglob("*") if file.is_file()}
+    monkeypatch.setattr(vacuum, "FIRST_S", 0.0)
+    monkeypatch.setattr(vacuum.Vacuum, "close", lambda of: of._thread.shutdown())
+    batch(21, vacuum_after_s=7.0 * days)
+    gone = {str(file.relative_to(root)) for file in before if not file.exists()}
+    assert gone == {name for name in expected if not (root / name).is_dir()}
+    assert any(name.startswith("p=a%2F0/") for name in gone)
+    assert any("deletion_vector" in name for name in gone)
+    assert len(lake.rows("public.t")) == 21
 
 
 @pytest.mark.thorough

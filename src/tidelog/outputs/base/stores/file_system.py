@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
 from tidelog.outputs.base.stores.failures import failing, reason_of
+from tidelog.outputs.base.stores.stored_file import StoredFile
 
 
 class FileSystemStore:
@@ -133,10 +134,21 @@ class FileSystemStore:
             return bytes(file.read(size))
 
     def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
-        selector = fs.FileSelector(self._full(folder), allow_not_found=True)
-        with self._failing(folder, "listed"):
-            found = (each.base_name for each in self._fs.get_file_info(selector))
+        found = (each.base_name for each in self._infos(folder, recursive=False))
         return sorted(name for name in found if name > after and name.endswith(suffix))
+
+    def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
+        start = len(self._full("")) + 1
+        for each in self._infos("", recursive=False):
+            if each.type != fs.FileType.Directory:
+                found = [each]
+            elif passed_over(each.base_name):
+                continue
+            else:
+                found = self._infos(each.path[start:], recursive=True)
+            for info in found:
+                if info.type == fs.FileType.File:
+                    yield StoredFile(info.path[start:], info.size, info.mtime_ns // 1_000_000)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
@@ -183,6 +195,14 @@ class FileSystemStore:
     def _info(self, name: str) -> fs.FileInfo:
         with self._failing(name, "looked for"):
             return self._fs.get_file_info(self._full(name))
+
+    def _infos(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
+        """Of files and folders in the folder; none if it is not there."""
+        with self._failing(folder, "listed"):
+            selector = fs.FileSelector(
+                self._full(folder), allow_not_found=True, recursive=recursive
+            )
+            return list(self._fs.get_file_info(selector))
 
     def _whole(self, name: str) -> bytes:
         with self._fs.open_input_stream(self._full(name)) as file:

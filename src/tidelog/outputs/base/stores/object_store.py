@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from tidelog.errors import ConfigError, StorageError
 from tidelog.eventlog.storage.objects import ObjectStorage
 from tidelog.eventlog.storage.opening import options_of
+from tidelog.outputs.base.stores.stored_file import StoredFile
 
 _PART_BYTES = 8 << 20
 _DELETED = 1000  # at once, in one request where the store has that
@@ -115,6 +116,16 @@ class ObjectFileStore:
             name for name in names if "/" not in name and name > after and name.endswith(suffix)
         )
 
+    def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
+        client = self._storage.client()
+        with self._storage.failing("list", ""):
+            first = obstore.list_with_delimiter(client)
+            yield from map(_stored, first["objects"])
+            for folder in first["common_prefixes"]:
+                if not passed_over(folder):
+                    for part in obstore.list(client, f"{folder}/"):
+                        yield from map(_stored, part)
+
     def delete(self, names: Iterable[str]) -> None:
         left = list(names)
         for start in range(0, len(left), _DELETED):
@@ -145,6 +156,10 @@ class ObjectFileStore:
             if chunk_size == 1:
                 return [meta["path"] for meta in next(iter(parts), [])]
             return [meta["path"] for part in parts for meta in part]
+
+
+def _stored(meta: Any) -> StoredFile:
+    return StoredFile(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
 
 class _Upload(io.RawIOBase):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.stores.file_system import FileSystemStore
+from tidelog.outputs.base.stores.stored_file import StoredFile
 
 
 class FileStore(Protocol):
@@ -80,6 +81,12 @@ class FileStore(Protocol):
     def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
         """Sorted names of the files in ``folder``, without it; empty if it is not there. Only those
         that sort behind ``after``, where object stores begin to list.
+        """
+        ...
+
+    def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
+        """Files of all folders, in no order, but for those below a folder of the first level whose
+        name ``passed_over`` is true for. They are listed bit by bit, as they are asked for.
         """
         ...
 

@@ -50,11 +50,16 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
     names = []
     for column in columns:
         value = values[column]
-        escaped = _NULL_FOLDER if value is None else _escaped(value)
-        names.append(f"{_escaped(column)}={escaped}")
+        last = _NULL_FOLDER if value is None else escaped(value)
+        names.append(f"{escaped(column)}={last}")
         if len(names[-1].encode()) > _MOST_NAME_BYTES:
             return None
     return "/".join(names)
+
+
+def escaped(text: str) -> str:
+    """A column or a value in the name of a folder."""
+    return _NOT_IN_FOLDERS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def path_of(name: str) -> str:
@@ -73,10 +78,6 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
         instant = np.datetime64(text.removesuffix("Z"), "us")
         return pa.scalar(int(instant.astype(np.int64)), pa.int64()).cast(kind)
     return pa.scalar(text).cast(kind)
-
-
-def _escaped(text: str) -> str:
-    return _NOT_IN_FOLDERS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _values(values: pa.Array) -> list[Any]:

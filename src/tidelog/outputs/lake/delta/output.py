@@ -31,6 +31,7 @@ from tidelog.outputs.lake.delta.settle_tasks import (
     SettleWork,
 )
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
+from tidelog.outputs.lake.delta.vacuum import Vacuum
 from tidelog.outputs.lake.delta_log import table_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
 from tidelog.outputs.lake.reasons import reason_of
@@ -93,8 +94,12 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._written: list[DeltaTable] = []  # since small files were put together
+        after_s = self._options.vacuum_after_s
+        self._vacuum = None if after_s is None else Vacuum(after_s, f"{name}-vacuum")
 
     def close(self) -> None:
+        if self._vacuum is not None:
+            self._vacuum.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         super().close()
 
@@ -160,7 +165,9 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         return replace(write, columns=self._evolved(copy, table, write.target))
 
     def _maintain(self) -> None:
-        """Put small files together. The copies are right without: a failure is logged."""
+        """Put small files together, and remove old ones. The copies are right without: a failure is
+        logged.
+        """
         for copy in self._written:
             try:
                 if groups := files_to_compact(copy.state.files.values()):
@@ -168,6 +175,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             except Exception as error:  # noqa: BLE001 - whatever Spark raises
                 reason = error if isinstance(error, TidelogError) else reason_of(error)
                 logger.warning("%s: small files were not put together: %s", copy.place, reason)
+        if self._vacuum is not None:
+            self._vacuum.take_turn(self._written)
         self._written.clear()
 
     def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:

@@ -23,11 +23,10 @@ from tidelog.outputs.lake.delta_log.log_files import (
     LAST_CHECKPOINT,
     CheckpointFiles,
 )
-from tidelog.outputs.lake.delta_log.retention import duration_ms
+from tidelog.outputs.lake.delta_log.retention import removed_files_ms
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 _INTERVAL: Final = 10  # commits, where the table has no delta.checkpointInterval
-_TOMBSTONES: Final = "interval 1 week"  # where it has no delta.deletedFileRetentionDuration
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(
@@ -177,25 +176,35 @@ def _adds(state: TableState) -> pa.Array:
 
 
 def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array:
-    """Those of the checkpoint before and of the commits behind it, that still keep VACUUM from
-    files; the newest of each file.
-    """
+    """Those that still keep VACUUM from files; the newest of each file."""
     assert state.metadata is not None
-    parts = [] if state.checkpoint is None else read_tombstones(store, state.checkpoint)
-    parts = [_as(part, _REMOVE) for part in parts]
-    parts.append(pa.array([{**each, "dataChange": False} for each in state.removed], _REMOVE))
-    found = pa.concat_arrays(parts)
-    text = state.metadata.configuration.get("delta.deletedFileRetentionDuration", _TOMBSTONES)
-    kept_ms = duration_ms(text)
-    if kept_ms is not None:
-        since = time.time_ns() // 1_000_000 - kept_ms
-        times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
-        found = found.filter(pc.greater(times, since))
+    kept_ms = removed_files_ms(state.metadata.configuration)
+    since_ms = None if kept_ms is None else time.time_ns() // 1_000_000 - kept_ms
+    found = tombstones(store, state.checkpoint, state.removed, since_ms)
     ids = _ids(found)
     dead = pc.invert(pc.is_in(ids, value_set=_ids(adds)))
     rows = pa.table({"id": ids, "row": pa.array(range(len(ids)), pa.int64())}).filter(dead)
     newest = rows.group_by("id", use_threads=False).aggregate([("row", "max")])
     return found.take(newest.column("row_max").combine_chunks().sort())
+
+
+def tombstones(
+    store: FileStore,
+    checkpoint: CheckpointFiles | None,
+    removed: Sequence[Mapping[str, Any]],
+    since_ms: int | None,
+) -> pa.Array:
+    """``remove`` actions of a checkpoint, and then those that were ``removed`` behind it, as a
+    struct array; only those that happened later than ``since_ms``, if it is given.
+    """
+    parts = [] if checkpoint is None else read_tombstones(store, checkpoint)
+    parts = [_as(part, _REMOVE) for part in parts]
+    parts.append(pa.array([{**each, "dataChange": False} for each in removed], _REMOVE))
+    found = pa.concat_arrays(parts)
+    if since_ms is None:
+        return found
+    times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
+    return found.filter(pc.greater(times, since_ms))
 
 
 def _ids(files: pa.Array) -> pa.Array:

@@ -107,12 +107,17 @@ def decode(text: str) -> bytes:
     return bytes(found)
 
 
+def file_name(location: str) -> str:
+    """The file's name below the table, for the ``location`` of a vector with the storage ``u``."""
+    prefix = location[:-_UUID_TEXT]
+    name = _file_name(uuid.UUID(bytes=decode(location[-_UUID_TEXT:])))
+    return f"{prefix}/{name}" if prefix else name
+
+
 def _file_of(store: FileStore, vector: DeletionVector) -> tuple[FileStore, str]:
     """The file's store and its name there."""
     if vector.storage == "u":
-        prefix = vector.location[:-_UUID_TEXT]
-        name = _file_name(uuid.UUID(bytes=decode(vector.location[-_UUID_TEXT:])))
-        return store, f"{prefix}/{name}" if prefix else name
+        return store, file_name(vector.location)
     if vector.storage == "p":
         folder, _, name = unquote(vector.location).rpartition("/")
         if folder.startswith("file:/") and not folder.startswith("file://"):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
+
+REMOVED_FILES: Final = "delta.deletedFileRetentionDuration"
+"""The property that says how long files are kept that a table has no more."""
 
 _UNITS_MS: Final = {
     "week": 7 * 24 * 3_600_000.0,
@@ -15,6 +19,11 @@ _UNITS_MS: Final = {
     "microsecond": 0.001,
 }
 _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s+|$)")
+
+
+def removed_files_ms(configuration: Mapping[str, str]) -> int | None:
+    """How long a table with these properties keeps them, in milliseconds; None: `duration_ms`."""
+    return duration_ms(configuration.get(REMOVED_FILES, "interval 1 week"))
 
 
 def duration_ms(text: str) -> int | None:

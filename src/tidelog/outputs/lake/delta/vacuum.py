@@ -1,0 +1,197 @@
+"""Removes files that no version of late needs, beside the batches.
+
+As Delta's VACUUM does: see `tidelog.outputs.lake.delta.needed_files`. Nothing of it is in the
+table's history: VACUUM START and END are optional.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tidelog.errors import OutputError, TidelogError
+from tidelog.outputs.lake.delta.needed_files import (
+    TableFiles,
+    is_hidden,
+    partition_folders,
+)
+from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES, removed_files_ms
+
+logger = logging.getLogger(__name__)
+
+FIRST_S = 3600.0  # after the process has started
+EVERY_S = 24 * 3600.0
+MOST_FILES = 10_000  # of one turn
+_AT_ONCE = 1000  # deleted before somebody may stop it
+_DAY_MS = 24 * 3_600_000
+
+# Property of a table: since when its log, as its checkpoints are, knows all files that were
+# removed; in milliseconds since 1970.
+KNOWN_SINCE_PROPERTY = "tidelog.removedFilesKnownSince"
+
+
+class Vacuum:
+    """Of an output's tables, once a day each, one after another.
+
+    A table's files are removed in turns, one or none after a batch: the batch's thread says what
+    the table needs now, another one lists and deletes.
+
+    Args:
+        after_s: files are kept as long as a version needs them that was current then; longer where
+            the table's ``delta.deletedFileRetentionDuration`` says so.
+        name: of the thread.
+    """
+
+    def __init__(self, after_s: float, name: str) -> None:
+        self._after_ms = math.ceil(after_s * 1000)
+        self._first = time.monotonic() + FIRST_S
+        self._due: dict[str, float] = {}  # by a table's path
+        self._waiting: deque[DeltaTable] = deque()
+        self._sweep: Sweep | None = None
+        self._stopped = threading.Event()
+        self._turn: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def take_turn(self, written: Iterable[DeltaTable]) -> None:
+        """Go on, or begin with a table that is due; returns at once. A failure is logged.
+
+        ``written``: tables of the batch.
+        """
+        now = time.monotonic()
+        for copy in written:
+            if now >= self._due.get(copy.path, self._first):
+                self._due[copy.path] = now + EVERY_S
+                self._waiting.append(copy)
+        if self._turn is not None and not self._turn.done():
+            return
+        if self._sweep is None or self._sweep.is_done:
+            self._sweep = self._next()
+        if self._sweep is not None:
+            sweep = self._sweep
+            try:
+                sweep.copy.exists()  # as it is now
+                files = TableFiles.of(sweep.copy.state)
+                self._turn = self._thread.submit(sweep.take_turn, files)
+            except TidelogError as error:
+                sweep.fail(error)
+
+    def close(self) -> None:
+        """Waits for what can't be stopped: a request of the store."""
+        self._stopped.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _next(self) -> Sweep | None:
+        while self._waiting:
+            copy = self._waiting.popleft()
+            try:
+                copy.exists()
+                since_ms = _since_ms(copy, self._after_ms)
+            except TidelogError as error:
+                _warn(copy, error)
+                continue
+            if since_ms is not None:
+                return Sweep(copy, since_ms, self._stopped)
+        return None
+
+
+class Sweep:
+    """Through the files of a table, once.
+
+    Args:
+        copy: the table.
+        since_ms: versions that were current then or later stay readable; since 1970, UTC.
+        stopped: set: the turn ends early.
+    """
+
+    def __init__(self, copy: DeltaTable, since_ms: int, stopped: threading.Event) -> None:
+        self.copy = copy
+        self.is_done = False
+        self._since_ms = since_ms
+        self._stopped = stopped
+        self._partitions = partitions = partition_folders(copy.metadata)
+        self._files = copy.store.all_files(lambda folder: is_hidden(folder, partitions))
+        self._removed = self._bytes = 0
+
+    def take_turn(self, files: TableFiles) -> None:
+        """Remove files until there are `MOST_FILES`, or no more. ``files``: the table as it is now:
+        somebody may have restored it since the last turn.
+        """
+        try:
+            needed = files.needed(self.copy.store, self._since_ms)
+            doomed: list[str] = []
+            for file in self._files:
+                if self._stopped.is_set():
+                    return
+                if (
+                    file.modified_ms < self._since_ms
+                    and file.name not in needed
+                    and not is_hidden(file.name, self._partitions)
+                ):
+                    doomed.append(file.name)
+                    self._bytes += file.size
+                    if len(doomed) == MOST_FILES:
+                        break
+            else:
+                self.is_done = True
+            self._delete(doomed)
+            if self.is_done:
+                said = "%s: removed %d files (%d bytes) that no version of late needs"
+                logger.info(said, self.copy.place, self._removed, self._bytes)
+        except Exception as error:  # noqa: BLE001 - nobody looks at the thread's
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        self.is_done = True
+        _warn(self.copy, error)
+
+    def _delete(self, names: list[str]) -> None:
+        store = self.copy.store
+        for start in range(0, len(names), _AT_ONCE):
+            if self._stopped.is_set():
+                return
+            some = names[start : start + _AT_ONCE]
+            store.delete(some)
+            if store.tag(some[-1]) is not None:
+                raise OutputError(
+                    f"{store.path}/{some[-1]} can't be deleted: allow it, or leave out vacuum_after"
+                )
+            self._removed += len(some)
+
+
+def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
+    """Versions that were current then or later stay readable; None: nothing may be removed.
+
+    Checkpoints forget removed files after ``delta.deletedFileRetentionDuration``. Where that is
+    shorter it is set, so that also those by others keep them; what they have forgotten before may
+    be needed until it is old enough, too.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    kept_ms = removed_files_ms(copy.metadata.configuration)
+    if kept_ms is None:
+        logger.warning("%s: no files are removed: %s is not understood", copy.place, REMOVED_FILES)
+        return None
+    if kept_ms < after_ms:
+        # In this order: a crash between them does both again, with a later time.
+        copy.set_property(KNOWN_SINCE_PROPERTY, str(now_ms - kept_ms))
+        copy.set_property(REMOVED_FILES, f"interval {math.ceil(after_ms / _DAY_MS)} days")
+    since_ms = now_ms - max(kept_ms, after_ms)
+    known_since_ms = int(copy.property(KNOWN_SINCE_PROPERTY) or 0)
+    if since_ms < known_since_ms:
+        logger.info(
+            "%s: no files are removed yet: the log knows only for %d days which ones it had",
+            copy.place,
+            (now_ms - known_since_ms) // _DAY_MS,
+        )
+        return None
+    return since_ms
+
+
+def _warn(copy: DeltaTable, error: Exception) -> None:
+    reason = error if isinstance(error, TidelogError) else type(error).__name__
+    logger.warning("%s: old files were not removed: %s", copy.place, reason)

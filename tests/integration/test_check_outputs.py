@@ -59,7 +59,7 @@ def test_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["kind: delta, path: 's3a://bucket/lake'", "kind: files, path: 'file:///srv/files'"]
+    "output", ["kind: delta, path: 'hdfs://host/lake'", "kind: files, path: 'file:///srv/files'"]
 )
 def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, output: str) -> None:
     assert found(tmp_path, f"{{{output}, name: o}}") == []
@@ -69,12 +69,13 @@ def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, output: str) ->
     ("bucket", "level", "says"),
     [("", "ok", "can be listed"), ("not-there", "warning", "Check the bucket's name")],
 )
-def test_files_on_an_object_store_are_listed(
-    tmp_path: Path, s3: S3Server, bucket: str, level: str, says: str
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_an_object_store_is_listed(
+    tmp_path: Path, s3: S3Server, kind: str, bucket: str, level: str, says: str
 ) -> None:
     options = json.dumps(s3.options)
-    place = f"s3://{bucket or s3.bucket}/files"
-    output = f"{{kind: files, name: o, path: '{place}', storage_options: {options}}}"
+    place = f"s3a://{bucket or s3.bucket}/files"
+    output = f"{{kind: {kind}, name: o, path: '{place}', storage_options: {options}}}"
     found_level, message = told(tmp_path, output)
     assert (found_level, says in message) == (level, True)
     assert s3.secret_access_key not in message

@@ -31,6 +31,7 @@ from tidelog.kinds.sections import (
 )
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.log_places import is_url
+from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.registry import (
     AnyOutput,
     DeltaSection,
@@ -305,6 +306,17 @@ class Config(Section):
             text, options = f"log:{log.path}", {**log.storage_options, **options}
         url = StateUrl(checked_url(text, base))
         return state.model_copy(update={"url": url, "options": options})
+
+    @field_validator("outputs")
+    @classmethod
+    def _settings_of_spark(cls, outputs: list[Any], info: ValidationInfo) -> list[Any]:
+        pipeline = info.data.get("pipeline")
+        if pipeline is None:  # it is wrong, and told
+            return outputs
+        return [
+            each.with_settings_of(pipeline.conf) if isinstance(each, FileStoreSection) else each
+            for each in outputs
+        ]
 
     @property
     def from_variables(self) -> frozenset[tuple[str | int, ...]]:

@@ -22,7 +22,7 @@ from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.registry import OutputSection
 
-_VERSION = "3:"  # of digests: others are not compared with ours
+_VERSION = "4:"  # of digests: others are not compared with ours
 
 
 def destinations(config: Config) -> dict[str, Destination]:

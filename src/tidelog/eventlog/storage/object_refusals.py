@@ -13,6 +13,9 @@ _NOT_LET_IN: Final = re.compile(r"status code: (401|403|404)\b")
 _WRONG_CLOCK: Final = re.compile(r"<Code>RequestTimeTooSkewed</Code>|Request date header too old")
 """S3 and what speaks its protocol; Azure. They answer 403, but it is no credential they refuse."""
 
+_ELSEWHERE: Final = re.compile(r"[Rr]edirect without LOCATION")
+"""S3 of a bucket in another region: unlike Amazon's own clients, ours does not look for it."""
+
 
 def storage_error(what: str, error: BaseException) -> StorageError:
     """``what``: could not be done."""
@@ -21,6 +24,11 @@ def storage_error(what: str, error: BaseException) -> StorageError:
         return StorageError(
             f"{what}: the clock of this host differs from the store's by too much, so no request "
             f"is taken: {reason}. Set the clock (NTP); nothing else needs to be done."
+        )
+    if _ELSEWHERE.search(reason):
+        return AccessRefusedError(
+            f"{what}: {reason}. The bucket is in another region: name it, as `region` in "
+            "`storage_options` or by AWS_REGION."
         )
     if _NOT_LET_IN.search(reason):
         return AccessRefusedError(

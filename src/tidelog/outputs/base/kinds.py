@@ -59,8 +59,13 @@ class OwnKind(Generic[S]):
 
 
 def directory(path: str) -> str:
-    """The path or URL of a directory, alike however it is written."""
-    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
+    """The path or URL of a directory, alike however it is written: ``s3a``, as Hadoop calls it, is
+    ``s3``.
+    """
+    if "://" not in path:
+        return str(Path(path).resolve())
+    scheme, _, rest = path.partition("://")
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
 
 
 def hosts(text: str, port: int) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from tidelog.kinds.sections import Bytes, Location, StorageOption
-from tidelog.model.log_places import is_object_store
+from tidelog.kinds.sections import Bytes, Location
 from tidelog.outputs.base.sections import ExecutorSection, named
+from tidelog.outputs.base.stores.section import FileStoreSection
 
 
-class FilesSection(ExecutorSection):
+class FilesSection(FileStoreSection, ExecutorSection):
     """Every change as a record in files by table and date (docs/outputs/files.md)."""
 
     kind: Literal["files"] = Field(description="The kind of output.")
@@ -22,13 +22,6 @@ class FilesSection(ExecutorSection):
     path: Location = Field(
         description="Directory, or a URL: `s3://`, `gs://`, `abfs://`, `hdfs://`.",
         examples=["./data/activity"],
-    )
-    storage_options: dict[str, StorageOption] = Field(
-        default={},
-        description="Options of the object store, as in `log.storage_options`; what is not given "
-        "is taken from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as "
-        "secrets.",
-        examples=[{"region": "eu-central-1"}],
     )
     layout: str = Field(
         default="table={table}/date={date}",
@@ -50,12 +43,6 @@ class FilesSection(ExecutorSection):
     file_bytes: Bytes = Field(
         default=256 << 20, ge=1 << 20, description="A file of about this size is closed."
     )
-
-    @model_validator(mode="after")
-    def _options_have_a_store(self) -> FilesSection:
-        if self.storage_options and not is_object_store(self.path):
-            raise ValueError("storage_options are for an object store; path is a local directory")
-        return self
 
     @model_validator(mode="after")
     def _compression_fits(self) -> FilesSection:

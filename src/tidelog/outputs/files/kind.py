@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidelog.eventlog.storage.opening import provide_options
-from tidelog.model.log_places import is_object_store
 from tidelog.outputs.base.kinds import OwnKind, directory
-from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.deliveries import delivery_of
 from tidelog.outputs.files.config import FilesSection
@@ -19,7 +16,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     from tidelog.outputs.files.writer import FileFormat
     from tidelog.spark.datasource.source import register
 
-    _provide_options(section)
+    section.provide_options()
     register(context.spark)  # whose workers then get them too
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
@@ -36,23 +33,6 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
 def _place(section: FilesSection) -> OutputPlace:
     # Directories below it that begin alike are read together.
     return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
-
-
-def _look(section: FilesSection) -> str | None:
-    if not is_object_store(section.path):
-        return directory_ready(section.path)
-    from tidelog.outputs.base.stores.object_store import ObjectFileStore
-
-    _provide_options(section)
-    ObjectFileStore(section.path).names("")
-    return f"{section.path} can be listed"
-
-
-def _provide_options(section: FilesSection) -> None:
-    options = section.storage_options
-    provide_options(
-        section.path, {name: value.get_secret_value() for name, value in options.items()}
-    )
 
 
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -77,10 +57,10 @@ def _idle(section: FilesSection, log: LogExtent) -> bool:
 
     if not holds_all(log, section.name):
         return False
-    _provide_options(section)
+    section.provide_options()
     store = open_file_store(section.path)
     store.check()
     return Commits(store, section.name).are_finished(log.generation, log.end)
 
 
-KIND = OwnKind(FilesSection, _open, _place, look=_look, names=_names, idle=_idle)
+KIND = OwnKind(FilesSection, _open, _place, look=FilesSection.look, names=_names, idle=_idle)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.outputs.base.kinds import OwnKind, directory
-from tidelog.outputs.base.probes import directory_ready
 from tidelog.outputs.deliveries import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.delta.output import DeltaOutput
 
+    section.provide_options()
     return DeltaOutput(
         context.spark,
         context.log_path,
@@ -84,10 +84,6 @@ def _iceberg_place(section: IcebergSection) -> OutputPlace:
     return OutputPlace([*place, directory(found.get("warehouse", ""))])
 
 
-def _delta_look(section: DeltaSection) -> str | None:
-    return directory_ready(section.path)
-
-
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
     from tidelog.outputs.lake.delta.table import DELETED, DeltaLayout, DeltaTable, path_of
@@ -105,6 +101,7 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
 def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
     from tidelog.outputs.lake.delta.idle import holds_all
 
+    section.provide_options()
     options = _delta_options(section)
     return holds_all(log, str(section.path), section.name, section.tables, options)
 
@@ -131,6 +128,6 @@ def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> It
 
 
 DELTA = OwnKind(
-    DeltaSection, _delta, _delta_place, look=_delta_look, names=_delta_names, idle=_delta_idle
+    DeltaSection, _delta, _delta_place, look=DeltaSection.look, names=_delta_names, idle=_delta_idle
 )
 ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)

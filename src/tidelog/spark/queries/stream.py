@@ -134,6 +134,8 @@ class OutputStream:
             self._options.check_offsets(self.output)
             if isinstance(self.output, RejectingOutput):
                 self.output.take_again(partial(self._options.ask, self.output.name))
+        except AccessRefusedError as error:
+            raise AccessRefusedError(f"output {self.output.name}: {error}") from error
         except TidelogError:
             raise
         except Exception as error:

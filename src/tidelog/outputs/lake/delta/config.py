@@ -8,10 +8,11 @@ from pydantic import Field
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.outputs.base.sections import named
+from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.lake.config import LakeSection
 
 
-class DeltaSection(LakeSection):
+class DeltaSection(FileStoreSection, LakeSection):
     """Delta tables, one for each source table (docs/outputs/delta.md)."""
 
     kind: Literal["delta"] = Field(description="The kind of output.")

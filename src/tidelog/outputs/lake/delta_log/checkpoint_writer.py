@@ -25,6 +25,7 @@ from tidelog.outputs.lake.delta_log.log_files import (
 )
 from tidelog.outputs.lake.delta_log.retention import removed_files_ms
 from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.system import failpoints
 
 _INTERVAL: Final = 10  # commits, where the table has no delta.checkpointInterval
 
@@ -130,6 +131,7 @@ def write_checkpoint(store: FileStore, state: TableState) -> None:
     data = sink.getvalue()
     files = CheckpointFiles(state.version, (f"{state.version:020d}.checkpoint.parquet",))
     store.put(f"{FOLDER}/{files.names[0]}", data.to_pybytes())
+    failpoints.hit("delta.checkpoint.written")
     hint = {
         "version": state.version,
         "size": count,

@@ -1,0 +1,170 @@
+"""A pipeline into Delta is killed between each two steps, and started again: the copy is the source,
+as DuckDB reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.test_failover import Pipeline
+from tests.support.build_log import BuiltLog
+from tests.support.delta_readers import by_duckdb
+from tests.support.pgoutput_messages import UNCHANGED
+from tests.support.pipeline_process import Delivering
+
+from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.outputs.lake.table import application_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+DRIVER = (
+    "delta.commit.before",  # of the table
+    "delta.commit.after",
+    "lake.table.write:2",
+    "delta.commit.before:3",
+    "delta.commit.after:2",
+    "lake.rewrite.commit",
+    "delta.checkpoint.written",
+)
+TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
+
+
+class Killed:
+    """A pipeline, its changes, and what the copy is to be."""
+
+    def __init__(self, built: BuiltLog, path: Path, **section: Any) -> None:
+        self.pipeline = Pipeline(built, path)
+        self.pipeline.configure({"kind": "delta", "path": str(path / "lake"), **section})
+        self.built, self.table = built, self.pipeline.table
+        place = path_of(str(path / "lake"), self.table.table, str(self.table.table))
+        self.copy = DeltaTable(place, DeltaOptions().layout_of(self.table.table), lambda works: [])
+        self.rows: dict[int, str] = {}
+        self.turn = self.end = 0
+
+    def change(self) -> None:
+        """New rows, and of the others some deleted, some updated, of which one wholly."""
+        self.turn += 1
+        for key in range(4):
+            self._insert(self.turn * 10 + key)
+        for key in (self.turn * 10 - 10, self.turn * 10 - 19):
+            if self.rows.pop(key, None):
+                self.built.delete(self.table, str(key))
+        if (key := self.turn * 10 - 8) in self.rows:
+            self.rows[key] = f"again {self.turn}"
+            self.built.update(self.table, str(key), self.rows[key])
+        if (key := self.turn * 10 - 7) in self.rows:
+            self.built.update(self.table, str(key), UNCHANGED)
+        if self.turn > 2:
+            self._insert(self.turn * 10 - 20)  # which was deleted
+        self.end = self.built.flush().next
+
+    def _insert(self, key: int) -> None:
+        self.rows[key] = f"v{self.turn}"
+        self.built.insert(self.table, str(key), self.rows[key])
+
+    def is_delivered(self) -> bool:
+        application = application_of(self.built.log.generation, "delta")
+        return self.copy.exists() and self.copy.committed(application) == self.end
+
+    def check(self) -> None:
+        found = by_duckdb(self.copy.path).to_pylist()
+        kept = [row for row in found if not row.get("_deleted")]
+        assert [(row["id"], row["v"]) for row in kept] == sorted(self.rows.items())
+        assert len({row["id"] for row in found}) == len(found)
+
+    def run_until_killed(self, armed: str) -> None:
+        """Batch after batch."""
+        process = self.pipeline.start(armed)
+        for _ in range(25):
+            self.change()
+            self._wait(process)
+            if process.code is not None:
+                assert process.code == -9, process.said
+                return
+        pytest.fail(f"{armed} was never reached: {process.said}")
+
+    def _wait(self, process: Delivering) -> None:
+        deadline = time.monotonic() + 120
+        while not self.is_delivered() and process.code is None:
+            assert time.monotonic() < deadline, process.said
+            time.sleep(0.05)
+
+    def finish(self) -> None:
+        process = self.pipeline.start()
+        self.change()
+        self._wait(process)
+        assert process.code is None, process.said
+        self.check()
+
+
+@pytest.fixture
+def killed(built: BuiltLog, tmp_path: Path, request: pytest.FixtureRequest) -> Killed:
+    made = Killed(built, tmp_path, **request.param)
+    request.addfinalizer(made.pipeline.close)
+    return made
+
+
+def armed_for(point: str) -> str:
+    name, _, hit = point.partition(":")
+    return f"{name}:kill:{hit or 1}"
+
+
+@pytest.mark.parametrize("killed", [{"deletes": "hard"}], indirect=True)
+def test_a_driver_killed_behind_its_commit_brings_no_row_twice(killed: Killed) -> None:
+    killed.change()
+    killed.run_until_killed("delta.commit.after:kill:3")
+    killed.finish()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "killed",
+    [
+        {"deletes": deletes, "deletion_vectors": vectors}
+        for deletes in ("hard", "soft")
+        for vectors in (True, False)
+    ],
+    indirect=True,
+    ids=str,
+)
+def test_a_driver_killed_between_any_two_steps_loses_and_repeats_nothing(killed: Killed) -> None:
+    for point in DRIVER:
+        if "checkpoint" in point:
+            assert killed.copy.exists()
+            killed.copy.set_property("delta.checkpointInterval", "5")
+        killed.run_until_killed(armed_for(point))
+    killed.finish()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "killed", [{"deletes": "hard"}, {"deletes": "soft"}], indirect=True, ids=str
+)
+def test_tasks_that_are_killed_lose_and_repeat_nothing(killed: Killed, tmp_path: Path) -> None:
+    """Each of them, again and again, until the batch is done."""
+    marks = {point: tmp_path / point for point in TASKS}
+    process = killed.pipeline.start(
+        ",".join(f"{point}:kill:{mark}" for point, mark in marks.items())
+    )
+    killed.change()
+    killed.pipeline.wait_for(killed.is_delivered)
+    for point, mark in marks.items():
+        mark.touch()
+        before = process.said.count("exited unexpectedly") + process.said.count("WARNING")
+        for _ in range(9 if point == "lake.task.rewrite" else 1):
+            killed.change()
+            if point == "lake.task.rewrite":
+                killed.pipeline.wait_for(killed.is_delivered)
+        killed.pipeline.wait_for(
+            lambda: (
+                process.said.count("exited unexpectedly") + process.said.count("WARNING") > before
+            )  # noqa: B023
+        )
+        mark.unlink()
+        killed.pipeline.wait_for(killed.is_delivered)
+        killed.check()
+    assert process.code is None

@@ -16,6 +16,7 @@ from tests.support.delta_readers import by_duckdb
 from tidelog.errors import OutputBusyError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.delta import output as output_module
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.delta.table import DeltaLayout, DeltaTable, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
@@ -100,3 +101,19 @@ def test_a_column_that_somebody_dropped_is_added_again(
     rows = by_duckdb(place_of(lake)).to_pylist()
     assert {*COLUMNS} < {*rows[0]}
     assert [row["name"] for row in rows if row["id"] == 9] == ["n9"]
+
+
+def test_the_last_of_several_tries_counts(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = orders(built)
+    output = lake.output()
+    bring(output, built)
+    built.insert(table, "9", "n9", "2")
+    built.flush()
+    monkeypatch.setattr(output_module, "COMMIT_TRIES", 2)
+    hits = [lambda: drop_column(lake, "name")]
+    with failpoints.arm({"lake.table.write": lambda: hits.pop()() if hits else None}):
+        bring(output, built)
+    output.close()
+    assert by_duckdb(place_of(lake)).num_rows == 5

@@ -1,5 +1,5 @@
-"""Random changes, cut into random batches, with failures and others' commits amid: the copy is the
-source, as delta-rs and DuckDB read it.
+"""Random changes in random batches, with failures and commits of others and of another driver amid:
+the copy is the source, as delta-rs and DuckDB read it.
 
 ``TIDELOG_RANDOM_BATCHES`` and ``TIDELOG_RANDOM_SEED`` make it longer, and another.
 """
@@ -139,7 +139,7 @@ class Copy:
     def __init__(self, lake: Lake, rng: random.Random, **options: bool) -> None:
         self.lake, self.rng, self.options = lake, rng, options
         self.place = path_of(lake.path, TableName.parse(NAME), NAME)
-        self.output = self._open()
+        self.output, self.other = self._open(), self._open()
         self.done = 0
 
     def _open(self) -> Any:
@@ -164,7 +164,7 @@ class Copy:
             self.done = cut
 
     def _surprise(self) -> dict[str, Any]:
-        hits = [self.rng.choice([self._fail, self._rewrite])]
+        hits = [self.rng.choice([self._fail, self._rewrite, self._drive])]
         return {self.rng.choice(POINTS): lambda: hits.pop()() if hits else None}
 
     def _fail(self) -> None:
@@ -177,11 +177,22 @@ class Copy:
             if table.state.files:
                 table.compact([[*table.state.files.values()]])
 
+    def _drive(self) -> None:
+        """Another driver of the same output, which knows what the table was some batches ago."""
+        log = self.lake.built.log
+        until = self.rng.randint(self.done + 1, log.latest_offset())
+        with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
+            self.other.write(batch_of(log, self.done, until))
+
     def _table(self) -> DeltaTable:
         layout = self.output._options.layout_of(TableName.parse(NAME))
         table = DeltaTable(self.place, layout, lambda works: [rewrite_files(w) for w in works])
         table.exists()
         return table
+
+    def close(self) -> None:
+        self.output.close()
+        self.other.close()
 
     def found(self, names: list[str]) -> Iterator[dict[Key, dict[str, Any]]]:
         """As each of the readers has it."""
@@ -221,4 +232,4 @@ def test_copies_are_the_source_whatever_happens(
             assert found == wanted, f"batch {number}, seed {SEED}"
         if number % 2:
             source.change_columns()
-    copy.output.close()
+    copy.close()

@@ -116,9 +116,9 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     def _write_all(self, writes: Sequence[Write]) -> None:
         """Where somebody else has committed since, the rows are settled anew."""
+        if not writes:
+            return
         for _ in range(COMMIT_TRIES):
-            if not writes:
-                return
             self._check_lease()
             results = self._settled(writes)
             failpoints.hit("lake.table.write")
@@ -137,6 +137,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                     errors.append(error)
             if errors:
                 raise errors[0]
+            if not conflicts:
+                return
             writes = [self._again(write) for write in conflicts]
         raise OutputBusyError(
             f"{writes[0].copy.place}: others committed to the table {COMMIT_TRIES} times while a "

@@ -120,7 +120,7 @@ def test_column_mapping_writes_physical_names_and_field_ids(tmp_path: Path) -> N
         FileColumn("n", "c2", kind, 2, stored=stored),
         FileColumn("p=", "c4", pa.string(), 4),
     )
-    layout = FileLayout(columns, ("p=",), ("a b",), "", "", ("a b",), False, True, 2)
+    layout = FileLayout(columns, ("p=",), ("a b",), "", "", ("a b",), False, True, prefix_length=2)
     store = open_file_store(str(tmp_path))
     rows = pa.table({"a b": [2, 1], "n": [{"x y": 7}, None], "p=": ["q", "q"]}, layout.schema)
     (file,) = ParquetFileWriter(store, layout).write(rows)

@@ -20,13 +20,24 @@ from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.partition_values import escaped
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata
 from tidelog.outputs.lake.delta_log.checkpoint_writer import tombstones
-from tidelog.outputs.lake.delta_log.deletion_vectors import file_name
+from tidelog.outputs.lake.delta_log.deletion_vectors import location_in
 from tidelog.outputs.lake.delta_log.log_files import CheckpointFiles
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 _CHANGE_DATA: Final = "_change_data"
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True)
+class NeededFiles:
+    """By ``names`` below the table; and ``vectors``, by where the log says that they are."""
+
+    names: set[str]
+    vectors: set[str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names or location_in(name) in self.vectors
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,9 @@ class TableFiles:
     def of(cls, state: TableState) -> TableFiles:
         return cls(list(state.files.values()), list(state.removed), state.checkpoint)
 
-    def needed(self, store: FileStore, since_ms: int) -> set[str]:
-        """Names below the table, at ``store``, of the files that a version needs which was current
-        at ``since_ms`` (since 1970, UTC) or later.
+    def needed(self, store: FileStore, since_ms: int) -> NeededFiles:
+        """Those that a version needs which was current at ``since_ms`` (since 1970, UTC) or later.
+        ``store``: the table's.
 
         Raises OutputRefusedError if the log is damaged, or says what we do not know.
         """
@@ -64,7 +75,19 @@ class TableFiles:
             for name in ("storageType", "pathOrInlineDv")
         ]
         places.update(zip(*columns, strict=True))
-        return {*_names(paths), *_vector_names(places)}
+        names = set(_names(paths))
+        vectors_at = set()
+        for storage, location in places:
+            if storage == "u":
+                vectors_at.add(location)
+            elif storage == "p":
+                names.update(_names([location]))
+            elif storage not in ("i", None):
+                raise OutputRefusedError(
+                    f"{store.path}: the log has deletion vectors stored as {storage!r}, which this "
+                    "version of Tidelog does not know. Update Tidelog."
+                )
+        return NeededFiles(names, vectors_at)
 
 
 def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
@@ -103,16 +126,3 @@ def _names(paths: Iterable[str]) -> Iterator[str]:
             while at >= 0:
                 yield name[at + 1 :]
                 at = name.find("/", at + 1)
-
-
-def _vector_names(places: Iterable[tuple[str | None, str]]) -> Iterator[str]:
-    for storage, location in places:
-        if storage == "u":
-            yield file_name(location)
-        elif storage == "p":
-            yield from _names([location])
-        elif storage not in ("i", None):
-            raise OutputRefusedError(
-                f"the log has deletion vectors stored as {storage!r}, which this version of "
-                "Tidelog does not know. Update Tidelog."
-            )

@@ -5,6 +5,7 @@ Delta protocol, "Deletion Vectors" and "Deletion Vector Format".
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 import zlib
@@ -23,6 +24,9 @@ _MAGIC: Final = struct.pack("<i", 1681511377)
 _FILE_VERSION: Final = b"\x01"
 _FRAME_BYTES: Final = 8  # length before a vector, checksum behind it
 _UUID_TEXT: Final = 20  # characters of a UUID in Base85
+_NAME: Final = re.compile(
+    r"deletion_vector_([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.bin"
+)
 # ZeroMQ's RFC 32, "Z85".
 _DIGITS: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -107,17 +111,21 @@ def decode(text: str) -> bytes:
     return bytes(found)
 
 
-def file_name(location: str) -> str:
-    """The file's name below the table, for the ``location`` of a vector with the storage ``u``."""
-    prefix = location[:-_UUID_TEXT]
-    name = _file_name(uuid.UUID(bytes=decode(location[-_UUID_TEXT:])))
-    return f"{prefix}/{name}" if prefix else name
+def location_in(name: str) -> str | None:
+    """The location of vectors in a file of the table, by its ``name`` there, where their storage is
+    ``u``; None: it is no file of vectors.
+    """
+    folder, _, last = name.rpartition("/")
+    found = _NAME.fullmatch(last)
+    return None if found is None else folder + encode(uuid.UUID(found[1]).bytes)
 
 
 def _file_of(store: FileStore, vector: DeletionVector) -> tuple[FileStore, str]:
     """The file's store and its name there."""
     if vector.storage == "u":
-        return store, file_name(vector.location)
+        prefix = vector.location[:-_UUID_TEXT]
+        name = _file_name(uuid.UUID(bytes=decode(vector.location[-_UUID_TEXT:])))
+        return store, f"{prefix}/{name}" if prefix else name
     if vector.storage == "p":
         folder, _, name = unquote(vector.location).rpartition("/")
         if folder.startswith("file:/") and not folder.startswith("file://"):

@@ -15,6 +15,7 @@ from tidelog.app.preflight import _check_outputs, _check_patterns
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
 
 pytestmark = pytest.mark.integration
 
@@ -71,8 +72,15 @@ def test_what_only_spark_can_reach_is_not_judged(tmp_path: Path, output: str) ->
 )
 @pytest.mark.parametrize("kind", ["delta", "files"])
 def test_an_object_store_is_listed(
-    tmp_path: Path, s3: S3Server, kind: str, bucket: str, level: str, says: str
+    tmp_path: Path,
+    s3: S3Server,
+    kind: str,
+    bucket: str,
+    level: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv(OPTIONS_VARIABLE)  # the section alone says how
     options = json.dumps(s3.options)
     place = f"s3a://{bucket or s3.bucket}/files"
     output = f"{{kind: {kind}, name: o, path: '{place}', storage_options: {options}}}"

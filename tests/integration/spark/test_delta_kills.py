@@ -29,6 +29,8 @@ DRIVER = (
     "lake.rewrite.commit",
     "delta.checkpoint.written",
 )
+DIED = ("was killed or ended by itself", "small files were not put together")
+TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
 
 
 class Killed:
@@ -79,22 +81,25 @@ class Killed:
         process = self.pipeline.start(armed)
         for _ in range(25):
             self.change()
-            self._wait(process)
+            self.wait(process)
             if process.code is not None:
                 assert process.code == -9, process.said
                 return
         pytest.fail(f"{armed} was never reached: {process.said}")
 
-    def _wait(self, process: Delivering) -> None:
+    def wait(self, process: Delivering, deaths: int = 0) -> None:
+        """Until all is delivered, or it or more than so many of its workers died."""
         deadline = time.monotonic() + 120
         while not self.is_delivered() and process.code is None:
+            if _count_of_deaths(process) > deaths:
+                return
             assert time.monotonic() < deadline, process.said
             time.sleep(0.05)
 
     def finish(self) -> None:
         process = self.pipeline.start()
         self.change()
-        self._wait(process)
+        self.wait(process)
         assert process.code is None, process.said
         self.check()
 
@@ -136,3 +141,33 @@ def test_a_driver_killed_between_any_two_steps_loses_and_repeats_nothing(killed:
             killed.copy.set_property("delta.checkpointInterval", "5")
         killed.run_until_killed(armed_for(point))
     killed.finish()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "killed", [{"deletes": "hard"}, {"deletes": "soft"}], indirect=True, ids=str
+)
+def test_tasks_that_are_killed_lose_and_repeat_nothing(killed: Killed, tmp_path: Path) -> None:
+    """Each of them, again and again, until the batch is done."""
+    marks = {point: tmp_path / point for point in TASKS}
+    process = killed.pipeline.start(
+        ",".join(f"{point}:kill:{mark}" for point, mark in marks.items())
+    )
+    killed.change()
+    killed.pipeline.wait_for(killed.is_delivered)
+    for mark in marks.values():
+        died = _count_of_deaths(process)
+        mark.touch()
+        while _count_of_deaths(process) == died:  # eight files are put together, not fewer
+            assert killed.turn < 25, process.said
+            killed.change()
+            killed.wait(process, died)
+        mark.unlink()
+        killed.pipeline.wait_for(killed.is_delivered)
+        killed.check()
+    assert process.code is None
+
+
+def _count_of_deaths(process: Delivering) -> int:
+    """As the pipeline tells of workers."""
+    return sum(process.said.count(text) for text in DIED)

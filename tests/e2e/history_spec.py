@@ -42,7 +42,6 @@ FAILPOINTS = {
     "sweep.after_file": 1,
 }
 ELSEWHERE = {
-    "lake.table.write": "tests/integration/spark/frozen_destinations.py",
     "slot.created": "tests/faults/test_slot_owner.py",
     "command.begun": "tests/faults/test_commands_that_crash.py",
     "signals.kept": "tests/faults/test_commands_that_crash.py",
@@ -66,6 +65,9 @@ event.
 """
 
 
+_OF_OUTPUTS = ("output.", "files.", "iceberg.", "lake.", "delta.")
+
+
 def failpoints_in_source() -> set[str]:
     """Every failpoint of capture that the source names; outputs are killed by other tests."""
     found: set[str] = set()
@@ -73,7 +75,7 @@ def failpoints_in_source() -> set[str]:
         for prefix, name in re.findall(r'failpoints\.hit\((f?)"([^"]+)"\)', path.read_text()):
             steps = ("put", "replace") if prefix else ("",)
             found |= {name.replace("{step}", step) for step in steps}
-    return {name for name in found if not name.startswith(("output.", "files.", "iceberg."))}
+    return {name for name in found if not name.startswith(_OF_OUTPUTS)}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Waiting(ComparedSource):
 
     def __init__(self) -> None:
         self._patience_s = 0.3
+        self._look_s = 0.01
         self._readers = [cast("Any", SimpleNamespace(position=lambda: END))]
         held = SimpleNamespace(
             check_offsets=lambda *offsets: None, bytes_between=lambda start, end: end - start
@@ -39,8 +40,7 @@ def copy_at(committed: Any) -> Copy:
     return cast("Copy", SimpleNamespace(target=SimpleNamespace(source=None), committed=committed))
 
 
-def test_it_waits_as_long_as_the_copy_comes_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "LOOK_EVERY_S", 0.01)
+def test_it_waits_as_long_as_the_copy_comes_nearer() -> None:
     begun = time.monotonic()
     source = Waiting()
     assert source.caught_up(copy_at(lambda: int((time.monotonic() - begun) / 0.1)))
@@ -51,7 +51,6 @@ def test_it_waits_as_long_as_the_copy_comes_nearer(monkeypatch: pytest.MonkeyPat
 def test_one_that_stands_still_is_not_waited_for_as_long_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compare, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(compare, "IMPATIENT_S", 0.0)
     source = Waiting()
     begun = time.monotonic()

@@ -14,6 +14,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta.compaction import FILES_OF_A_TIER
 from tidelog.spark.transforms import Step
 
@@ -103,6 +104,23 @@ def test_soft_deletes_keep_the_last_state_until_the_row_comes_back(
     built.dump_completed("public.orders", first)
     run(lake, soft_deletes=True)
     assert {key for key, (_, gone) in soft(lake).items() if not gone} == {8}
+
+
+def test_rows_that_came_again_behind_a_truncate_are_not_marked_by_other_tasks(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of a batch are settled by several tasks, and one of them marks what a truncate took."""
+    monkeypatch.setattr(lake_module, "_PART_BYTES", 300)
+    table = orders(built)
+    run(lake, soft_deletes=True)
+    built.truncate(table)
+    for key in ("1", "2", "8", "9"):
+        built.insert(table, key, "again", "1.00")
+        built.flush()
+    run(lake, soft_deletes=True)
+    rows = lake.frame("public.orders").collect()
+    assert len(rows) == len(soft(lake)) == 6
+    assert {key for key, (_, gone) in soft(lake).items() if gone} == {0, 3}
 
 
 def test_hard_deletes_may_become_soft(lake: Lake, built: BuiltLog) -> None:

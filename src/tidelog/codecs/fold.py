@@ -1,4 +1,4 @@
-"""The newest state of every key in a batch of records: what a MERGE needs of it.
+"""The newest state of every key in a batch of records: what a copy by key needs of it.
 
 Fewer rows are decoded than came in, and the order inside the batch is settled here, exactly.
 """

@@ -1,6 +1,6 @@
 """Where outputs write, and that no two of them write one table to one place.
 
-What two write is there twice: every record of a file, every message, and of two first MERGEs into
+What two write is there twice: every record of a file, every message, and of two first batches into
 an empty table every row.
 """
 

@@ -28,8 +28,8 @@ from tidelog.spark.queries.together import OnState, Together
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost
-# less a row; executors fold a batch in blocks, so its size is not what they need in memory.
+# Payload bytes of a batch. An output costs mostly by the keys that a batch touches, so larger ones
+# cost less a row; executors fold a batch in blocks, so its size is not what they need in memory.
 MAX_BATCH_BYTES = 512 << 20
 
 
@@ -62,7 +62,7 @@ def run_pipeline(
     again now and then, and what stopped it is raised when they have ended.
 
     Args:
-        spark: any session; Delta outputs need one with Delta.
+        spark: any session.
         log_path: the event log's directory.
         outputs: each gets every batch.
         checkpoint: directory of Spark's checkpoints, one for each output's name. It may be lost:

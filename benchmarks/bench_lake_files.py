@@ -116,8 +116,9 @@ def bench(kind: pa.DataType, label: str, scale: int, folder: Path) -> None:
     show(found)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(bench: Callable[[pa.DataType, str, int, Path], None], about: str | None) -> None:
+    """``bench`` of each kind of key, with its name, what rows are divided by, and a folder."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows")
     scale = 100 if parser.parse_args().quick else 1
     for kind, label in ((pa.int64(), "a number"), (pa.string(), "a text")):
@@ -126,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(bench, __doc__)

@@ -7,14 +7,12 @@ dead rows out of their files by a deletion vector, and by rewriting. Floor: writ
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.bench_lake_files import cpu_s, layout_of, rows_of
+from benchmarks.bench_lake_files import cpu_s, layout_of, rows_of, run
 from benchmarks.table import Row, show
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
@@ -72,14 +70,5 @@ def bench(kind: pa.DataType, label: str, scale: int, folder: Path) -> None:
     show(found)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the rows")
-    scale = 100 if parser.parse_args().quick else 1
-    for kind, label in ((pa.int64(), "a number"), (pa.string(), "a text")):
-        with tempfile.TemporaryDirectory() as folder:
-            bench(kind, label, scale, Path(folder))
-
-
 if __name__ == "__main__":
-    main()
+    run(bench, __doc__)

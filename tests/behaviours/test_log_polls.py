@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -20,6 +21,7 @@ from tidelog.eventlog.polling import host_notes, log_poller
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.system.private_files import temporary_directory
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +50,7 @@ def writer(place: str, network: FaultyNetwork) -> EventLogWriter:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers see no notes of the writer: as on another host."""
     directory = tmp_path / "notes"
-    monkeypatch.setattr(host_notes, "_directory", lambda: directory)
+    monkeypatch.setattr(host_notes, "temporary_directory", lambda _: directory)
 
 
 @pytest.fixture
@@ -183,11 +185,11 @@ def test_a_log_in_a_directory_is_asked_each_time(tmp_path: Path) -> None:
 
 
 def test_notes_of_another_user_are_not_read(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(host_notes.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / f"tidelog-{os.getuid()}").mkdir(mode=0o777)
     (tmp_path / f"tidelog-{os.getuid()}").chmod(0o777)
     with pytest.raises(PermissionError, match="not this user's own"):
-        host_notes._directory()
+        temporary_directory("tidelog")
 
 
 @pytest.mark.usefixtures("elsewhere", "quick")

@@ -113,6 +113,16 @@ def seen_after(source: Source, network: FaultyNetwork, row: int) -> float:
     return reads()[0] - committed
 
 
+def commits_seen_after(source: Source, network: FaultyNetwork) -> list[float]:
+    """Seconds until each of four commits is seen, after a pause before each."""
+    seconds = []
+    for row in range(10, 14):
+        seconds.append(seen_after(source, network, row))
+        time.sleep(3.1)
+    source.wait_for(lambda: delivered(source, 7))
+    return seconds
+
+
 def asked(network: FaultyNetwork, after_s: float, for_s: float) -> list[str]:
     time.sleep(after_s)
     before = len(network.asked)
@@ -159,11 +169,7 @@ def test_an_idle_pipeline_on_another_host_makes_few_requests(
         try:
             source.wait_for(lambda: delivered(source, 3))
             lines = asked(network, log_poller.BUSY_S + 5, WATCHED_PIPELINE_S)
-            seconds = []
-            for row in range(10, 14):
-                seconds.append(seen_after(source, network, row))
-                time.sleep(3.1)
-            source.wait_for(lambda: delivered(source, 7))
+            seconds = commits_seen_after(source, network)
         finally:
             process.close()
     # A server that was just started writes WAL of its own: positions come, which each output reads.
@@ -184,11 +190,7 @@ def test_an_idle_capture_and_pipeline_of_one_process_make_few_requests(
     try:
         source.wait_for(lambda: delivered(source, 3))
         lines = asked(network, log_poller.BUSY_S + 5, WATCHED_PIPELINE_S)
-        seconds = []
-        for row in range(10, 14):
-            seconds.append(seen_after(source, network, row))
-            time.sleep(3.1)
-        source.wait_for(lambda: delivered(source, 7))
+        seconds = commits_seen_after(source, network)
     finally:
         process.close()
     assert len(lines) <= MOST_OF_BOTH * WATCHED_PIPELINE_S / 3600 + BEGUN, kinds(lines)

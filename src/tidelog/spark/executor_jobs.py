@@ -35,14 +35,16 @@ def run_on_executors(
     """
     if not items:
         return []
-    return _results(map_in_arrow(_frame_of(spark, items), _ItemCall(function), _PICKLED))
+    return _results(map_in_arrow(_frame_with(spark, items), _ItemCall(function), _PICKLED))
 
 
-def pickled_frame(source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Any]) -> Any:
+def run_on_partitions(
+    source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Result]
+) -> list[Result]:
     """``function(batches)`` of each partition of ``source``, in one Spark job: its results, in the
     order of the partitions. Pickled, may run twice, and raises as `run_on_executors` has it.
     """
-    return _results(map_in_arrow(source, _BatchesCall(function), _PICKLED))
+    return _results(map_in_arrow(source, _PartitionCall(function), _PICKLED))
 
 
 def rows_on_executors(
@@ -56,10 +58,10 @@ def rows_on_executors(
     """
     if not items:
         return spark.createDataFrame([], schema)
-    return map_in_arrow(_frame_of(spark, items), _RowsCall(function), schema)
+    return map_in_arrow(_frame_with(spark, items), _RowsCall(function), schema)
 
 
-def _frame_of(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
+def _frame_with(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
     rows = pa.table(
         {"number": range(len(items)), "pickled": [_pickled(each) for each in items]},
         schema=_ARROW,
@@ -93,7 +95,7 @@ class _ItemCall:
                 yield _row(number, self._function(cloudpickle.loads(item)))
 
 
-class _BatchesCall:
+class _PartitionCall:
     def __init__(self, function: Callable[[Iterator[pa.RecordBatch]], Any]) -> None:
         self._function = function
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -41,6 +42,21 @@ def create_directory(path: Path) -> None:
         path.mkdir(mode=0o700)
         with suppress(OSError):
             path.chmod(0o700 | shared | (stat.S_ISGID if shared else 0))
+
+
+def temporary_directory(name: str) -> Path:
+    """One of this user's own below the directory for temporary files, made if it is not there.
+    Raises PermissionError where somebody else made it, or may write into it.
+    """
+    path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{path} is not this user's own")
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
 
 
 def users_of(path: Path) -> str:

@@ -10,19 +10,16 @@ store. Times are of the host's `boot_clock`.
 from __future__ import annotations
 
 import os
-import stat
 import struct
-import tempfile
 import threading
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from tidelog.eventlog.storage.port import Storage
 from tidelog.system.boot_clock import boot_clock
-from tidelog.system.private_files import create_file
+from tidelog.system.private_files import create_file, temporary_directory
 
 _CONTENT: Final = struct.Struct("<qdd")  # a `HostNote`: what is polled, and of the writer
 _POLLED, _WRITER = struct.Struct("<qd"), struct.Struct("<d")
@@ -105,7 +102,7 @@ class HostNotes:
         """Opened by each process for itself: a lock belongs to what was opened. Raises OSError."""
         if not self._is_kept:
             raise FileNotFoundError(self._name)
-        path = _directory() / self._name
+        path = temporary_directory("tidelog") / self._name
         file, process = self._opened
         if process == os.getpid():
             with suppress(FileNotFoundError):  # systems remove old files from /tmp
@@ -120,14 +117,3 @@ class HostNotes:
 
 def _read(file: int) -> HostNote:
     return HostNote(*_CONTENT.unpack(os.pread(file, _CONTENT.size, 0).ljust(_CONTENT.size, b"\0")))
-
-
-def _directory() -> Path:
-    """Private to this user. Raises OSError where somebody else made it."""
-    path = Path(tempfile.gettempdir()) / f"tidelog-{os.getuid()}"
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{path} is not this user's own")
-    return path

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tidelog.errors import NameRefusedError, OutputBusyError, OutputError, TidelogError
+from tidelog.errors import NameRefusedError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
 from tidelog.outputs.base.ranges import batch_of, deleted_below, refs_of, schema_in, whole_dumps
 from tidelog.outputs.base.targets import keyless, require_generation
-from tidelog.outputs.lake.reasons import CONFLICT, reason_of
+from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place
 from tidelog.ports import OutputBatch, StateStore, TableRange, TargetTable, WriteLease
@@ -263,8 +263,7 @@ class LakeOutput(ABC, Generic[Copy]):
     def _write_of(
         self, copy: Copy, work: TableWork, since: int | None, exists: bool
     ) -> CopyWrite[Copy] | None:
-        if self._lease is not None:
-            self._lease.check()
+        self._check_lease()
         parts: list[list[SegmentRef]] = []
         if work.has_rows and (refs := refs_of(self._log, work.table, work.start, work.end)):
             parts = partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
@@ -276,6 +275,10 @@ class LakeOutput(ABC, Generic[Copy]):
         self._follow(copy, schema, self._log.generation, exists)
         _, columns = self._delivered[work.table]
         return CopyWrite(copy, work, since, parts, self._target(schema), columns)
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
 
     def _mend_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
         """The committed offset, after the copy got what it lacks if somebody restored it."""
@@ -349,8 +352,7 @@ class LakeOutput(ABC, Generic[Copy]):
             what = f"{self.product} table {places}: writing offsets {start} to {end} of {tables}"
             if failures.lasting_reason(error):
                 raise failures.output_failed(what, error) from error
-            kind = OutputBusyError if CONFLICT.search(reason) else OutputError
-            raise kind(f"{what} failed: {reason}") from error
+            raise OutputError(f"{what} failed: {reason}") from error
 
 
 def _size(found: TableRange | None) -> int:

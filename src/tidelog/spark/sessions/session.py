@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from tidelog.spark.sessions.jars import (
 )
 from tidelog.spark.sessions.python_program import python_program
 from tidelog.system import version
+from tidelog.system.private_files import temporary_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,16 +219,10 @@ def _let_workers_import_us(master: str) -> None:
 
 def scratch_directory() -> Path:
     """A directory for temporary files, private to this user."""
-    import tempfile
-
-    directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    status = directory.lstat()
-    if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
-        directory.chmod(0o700)
-        return directory
-    return Path(tempfile.mkdtemp(prefix="tidelog-spark-"))  # somebody else made it
+    try:
+        return temporary_directory("tidelog-spark")
+    except PermissionError:
+        return Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
 
 
 def _quiet_log_configuration() -> Path:

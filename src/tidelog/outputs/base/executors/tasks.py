@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -111,18 +112,27 @@ def run(work: Work, number: int, batches: Batches) -> Written:
     """One task's whole life. Raises OutputError; any other error becomes one, without values."""
     task = replace(work.task, number=number, fence=work.fence)
     with failpoints.arm(failpoints.parse(work.armed)):
-        try:
+        what = f"output {task.output}: writing offsets {task.start} to {task.end}"
+        with without_values(what):
             return _run(work, task, batches)
-        except TidelogError:
-            raise
-        except Exception as error:
-            what = f"output {task.output}: writing offsets {task.start} to {task.end} failed"
-            lasting = lasting_reason(error)
-            if lasting:
-                raise OutputRefusedError(
-                    f"{what}, and will whenever it is tried: {lasting}"
-                ) from error
-            raise OutputError(f"{what} with {type(error).__name__}") from error
+
+
+@contextmanager
+def without_values(what: str) -> Iterator[None]:
+    """An error that is not ours becomes an OutputError, which says ``what`` failed and holds no
+    values: an OutputRefusedError if it will fail whenever it is tried.
+    """
+    try:
+        yield
+    except TidelogError:
+        raise
+    except Exception as error:
+        lasting = lasting_reason(error)
+        if lasting:
+            raise OutputRefusedError(
+                f"{what} failed, and will whenever it is tried: {lasting}"
+            ) from error
+        raise OutputError(f"{what} failed with {type(error).__name__}") from error
 
 
 def _run(work: Work, task: WriteTask, batches: Batches) -> Written:

@@ -21,6 +21,10 @@ from tidelog.outputs.lake.data_files.stored_types import from_file
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import read_rows
 
+LOST_FILE = (
+    "a file of the table is gone, as after a VACUUM that kept nothing while a batch was written; "
+    "restore the table to a version that has all its files, or move it away and dump it again"
+)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -117,11 +121,7 @@ class DataFileReader:
         except TidelogError:
             if store.tag(name) is not None:
                 raise
-            raise OutputError(
-                f"{store.path}/{name}: a file of the table is gone, as after a VACUUM that kept "
-                "nothing while a batch was written; restore the table to a version that has all "
-                "its files, or move it away and dump it again"
-            ) from None
+            raise OutputError(f"{store.path}/{name}: {LOST_FILE}") from None
         except pa.ArrowInvalid as error:
             raise OutputError(
                 f"{store.path}/{name} can't be read as Parquet ({str(error).splitlines()[0]}): "

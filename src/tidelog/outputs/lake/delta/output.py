@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap
-
 from tidelog.errors import ConflictError, OutputBusyError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
@@ -40,7 +38,7 @@ from tidelog.outputs.lake.settling.settle import Settled
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
-from tidelog.spark.executor_jobs import pickled_frame, run_on_executors
+from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 
@@ -145,10 +143,6 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             "batch was written; it is tried again"
         )
 
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
-
     def _again(self, write: Write) -> Write:
         """The same rows, for the table as it is now."""
         copy, table = write.copy, write.work.table
@@ -252,7 +246,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             if together:
                 changes = changes.coalesce(1)
             of_each = work if together else replace(work, deleted_below=0)
-            results: list[SettleResult] = pickled_frame(changes, SettlePartition(of_each))
+            results = run_on_partitions(changes, SettlePartition(of_each))
         if below and not (together and results):
             results += run_on_executors(self._spark, settle_tasks.settle_ranges, [[work]])[0]
         return results
@@ -280,18 +274,15 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     def _dead_rows_out(self, copy: DeltaTable, settled: Sequence[Settled]) -> list[FileChanges]:
         """Of what several tasks settled: what becomes of the files in which rows died."""
-        dead: dict[str, BitMap] = {}
-        for each in settled:
-            for path, rows in each.dead.items():
-                dead[path] = dead.get(path, BitMap()) | BitMap.deserialize(rows)
+        dead = Settled.of_parts(settled).dead
         if not dead:
             return []
-        paths = sorted(dead)
+        whole, paths = copy.files(), sorted(dead)
         groups = [paths[n :: self._cores] for n in range(self._cores)]
         works = [
             RewriteWork(
-                copy.files(chosen=[copy.state.files[path] for path in group]),
-                {path: dead[path].serialize() for path in group},
+                replace(whole, files=tuple(copy.state.files[path] for path in group)),
+                {path: dead[path] for path in group},
             )
             for group in groups
             if group

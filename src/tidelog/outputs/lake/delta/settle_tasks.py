@@ -6,15 +6,14 @@ A task writes data files, which nobody sees before the driver commits them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyroaring import BitMap
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.base.executors.tasks import without_values
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.layout import FileLayout
@@ -29,7 +28,6 @@ from tidelog.outputs.lake.settling.replace_files import (
 from tidelog.outputs.lake.settling.settle import Settled, settle
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
-from tidelog.spark.failures import lasting_reason
 from tidelog.spark.formats import shapes
 from tidelog.system import failpoints
 
@@ -105,7 +103,7 @@ class SettleResult:
 
 def settle_ranges(works: Sequence[SettleWork]) -> list[SettleResult]:
     """One task: its works one after the other. An error of one does not touch the others."""
-    return [_without_values(work, None) for work in works]
+    return [_result(work, None) for work in works]
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class SettlePartition:
     work: SettleWork
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> SettleResult:
-        return _without_values(self.work, batches)
+        return _result(self.work, batches)
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class RewriteWork:
 def rewrite_files(work: RewriteWork) -> FileChanges:
     """One task."""
     copy = work.copy
-    with failpoints.arm(failpoints.parse(copy.armed)), _explaining(f"rewriting {copy.place}"):
+    with failpoints.arm(failpoints.parse(copy.armed)), without_values(f"rewriting {copy.place}"):
         failpoints.hit("lake.task.rewrite")
         if work.dead:
             files = {file.path: file for file in copy.files}
@@ -155,11 +153,11 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         )
 
 
-def _without_values(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
+def _result(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     copy = work.copy
     with failpoints.arm(failpoints.parse(copy.armed)):
         try:
-            with _explaining(f"writing {copy.place}"):
+            with without_values(f"writing {copy.place}"):
                 return _settled(work, batches)
         except TidelogError as error:
             return SettleResult(error=error)
@@ -199,20 +197,7 @@ def _settled_in_parts(
     for start in range(0, len(rows), size):
         changes = FoldedChanges.from_changes(rows.slice(start, size), names, below)
         parts.append(settle(changes, copy.files, copy.store, copy.layout, work.columns, cache))
-    return parts[0] if len(parts) == 1 else _joined(parts)
-
-
-def _joined(parts: Sequence[Settled]) -> Settled:
-    dead: dict[str, BitMap] = {}
-    for part in parts:
-        for path, numbers in part.dead.items():
-            dead[path] = dead.get(path, BitMap()) | BitMap.deserialize(numbers)
-    return Settled(
-        added=tuple(file for part in parts for file in part.added),
-        dead={path: numbers.serialize() for path, numbers in dead.items()},
-        change_files=tuple(file for part in parts for file in part.change_files),
-        rows=sum(part.rows for part in parts),
-    )
+    return Settled.of_parts(parts)
 
 
 def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
@@ -224,19 +209,3 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
     options = {"path": rows.log_path, "shape": "changes", "table": str(rows.schema.table)}
     plan = ReadPlan(SourceOptions.parse(options), rows.schema, shapes.changes(rows.schema))
     yield from executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
-
-
-@contextmanager
-def _explaining(what: str) -> Iterator[None]:
-    """An error that is not ours becomes an OutputError without values."""
-    try:
-        yield
-    except TidelogError:
-        raise
-    except Exception as error:
-        lasting = lasting_reason(error)
-        if lasting:
-            raise OutputRefusedError(
-                f"{what} fails, and will whenever it is tried: {lasting}"
-            ) from error
-        raise OutputError(f"{what} failed with {type(error).__name__}") from error

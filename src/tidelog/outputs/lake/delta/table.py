@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
@@ -163,11 +163,9 @@ class DeltaTable(LakeTable):
     def columns(self) -> StructType:
         return StructType.fromJson(dict(self.metadata.schema))
 
-    def files(
-        self, *, chosen: Sequence[DataFile] | None = None, marked: str | None = None
-    ) -> CopyFiles:
-        """The table for tasks. ``chosen``: of its files, all by default; ``marked``: the column
-        that marks deleted rows, that of the layout by default.
+    def files(self, *, marked: str | None = None) -> CopyFiles:
+        """The table for tasks, with all of its files. ``marked``: the column that marks deleted
+        rows, that of the layout by default.
         """
         layout = self.layout
         deleted = layout.deleted if marked is None else marked
@@ -178,9 +176,8 @@ class DeltaTable(LakeTable):
             deleted=deleted if deleted in self.column_types() else "",
             null_key=self.null_key,
         )
-        files = tuple(self.state.files.values() if chosen is None else chosen)
-        vectors = self.metadata.configuration.get("delta.enableDeletionVectors") == "true"
-        options = SettleOptions(deletion_vectors=vectors)
+        options = SettleOptions(deletion_vectors=found.deletion_vectors)
+        files = tuple(self.state.files.values())
         return CopyFiles(self.place, self.store, found, files, options, tasks.armed())
 
     # ------------------------------------------------ what it is like
@@ -277,11 +274,10 @@ class DeltaTable(LakeTable):
     ) -> None:
         """Write all files anew, without the rows that are ``marked`` in that column."""
         for _ in range(COMMIT_TRIES):
+            whole = self.files(marked=marked)
             works = [
-                RewriteWork(
-                    self.files(chosen=[file], marked=marked), {}, null_columns, bool(marked)
-                )
-                for file in self.state.files.values()
+                RewriteWork(replace(whole, files=(file,)), {}, null_columns, bool(marked))
+                for file in whole.files
             ]
             operation = "DELETE" if marked else "UPDATE"
             try:
@@ -294,7 +290,8 @@ class DeltaTable(LakeTable):
 
     def compact(self, groups: Sequence[Sequence[DataFile]]) -> None:
         """Put the files of each group together. If others commit meanwhile nothing is done."""
-        works = [RewriteWork(self.files(chosen=group)) for group in groups]
+        whole = self.files()
+        works = [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
         try:
             self._commit_rewritten(works, "OPTIMIZE", data_change=False)
         except ConflictError:

@@ -53,6 +53,20 @@ class Settled:
     change_files: tuple[ChangeFile, ...]
     rows: int
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[Settled]) -> Settled:
+        """Of changes that were settled in parts, each with keys of its own."""
+        dead: dict[str, BitMap] = {}
+        for part in parts:
+            for path, numbers in part.dead.items():
+                dead[path] = dead.get(path, BitMap()) | BitMap.deserialize(numbers)
+        return cls(
+            added=tuple(file for part in parts for file in part.added),
+            dead={path: numbers.serialize() for path, numbers in dead.items()},
+            change_files=tuple(file for part in parts for file in part.change_files),
+            rows=sum(part.rows for part in parts),
+        )
+
 
 def settle(
     changes: FoldedChanges,

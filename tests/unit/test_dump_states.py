@@ -28,6 +28,7 @@ from tidelog.errors import TransitionError
 from tidelog.state.sqlite import SqliteState
 
 TABLES_OF_STATES = [DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS]
+EXPECTED = Path(__file__).with_name("dump_states.txt")
 
 
 def test_texts_that_are_stored_are_those_of_former_versions() -> None:
@@ -56,6 +57,15 @@ def test_stored_dump_is_plain_json_and_comes_back_as_it_was(tmp_path: Path) -> N
     assert back == dump
     assert back.status is DumpStatus.RUNNING
     assert back.tables[0].status is TableStatus.RUNNING
+
+
+def test_each_row_of_the_tables_is_the_expected_one() -> None:
+    """Whoever means to change a table changes `EXPECTED` by hand, row by row."""
+    lines = []
+    for table in TABLES_OF_STATES:
+        lines.append(f"{table.name}: {table.start.name}")
+        lines += [f"    {was.name} + {news.name} = {then.name}" for was, news, then in table.moves()]
+    assert lines == EXPECTED.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("table", TABLES_OF_STATES, ids=lambda table: table.name)

@@ -49,17 +49,21 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
         def get(self, key: str) -> Any:
             raise StateError("away")
 
-    ends = time.monotonic() + 1.0
+    ends = time.monotonic() + 0.2
 
     def check() -> None:
         if time.monotonic() >= ends:
             raise LeaseLostError("it ended")
 
+    session_ended = threading.Event()
+    no_longer = threading.Timer(5.0, session_ended.set)  # then StateError is raised
+    no_longer.start()
     with closing(Away(tmp_path / "state.db")) as away:
         patient = PatientState(away, check)
-        patient.until(threading.Event())
+        patient.until(session_ended)
         with pytest.raises(LeaseLostError):
             patient.get("a")
+    no_longer.cancel()
 
 
 def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.buffer import OutputBuffer
+from tidelog.capture.buffer import OutputBuffer, PositionItem
 from tidelog.capture.writer_thread import WriterThread
-from tidelog.errors import OutcomeUnknownError
+from tidelog.errors import OutcomeUnknownError, StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.system import reach
 
 FLUSH_S = 0.2
+LATER = Resume(1, 1, 0)
 
 
 @dataclass
@@ -29,16 +30,28 @@ class Appended:
     next: int = 0
     next_offset: int = 0
     flows: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+    failure: Exception | None = None
 
     def __post_init__(self) -> None:
         self.flows.set()
 
     def append_log(self, batches: list[LogBatch], resume: Resume) -> Appended:
-        self.flows.wait()
+        self._append()
         self.segments.append(len(batches))
         return self
 
-    append_chunk = append_control = append_position = append_log
+    def append_position(self, resume: Resume) -> Appended:
+        self._append()
+        return self
+
+    def idle(self) -> None: ...
+
+    def _append(self) -> None:
+        self.asked.set()
+        self.flows.wait()
+        if self.failure is not None:
+            raise self.failure
 
 
 class Writing:
@@ -53,10 +66,13 @@ class Writing:
 
     def put(self, behind_s: float) -> None:
         batch = LogBatch.of_transaction(
-            Kind.INSERT, [(1, 0, b"row")], position=1, xid=1, commit_ts=1, resume=Resume(1, 1, 0)
+            Kind.INSERT, [(1, 0, b"row")], position=1, xid=1, commit_ts=1, resume=LATER
         )
         batch.behind_s = behind_s
         self.buffer.put(batch, threading.Event, time.monotonic())
+
+    def put_position(self) -> None:
+        self.buffer.put(PositionItem(LATER), threading.Event, time.monotonic())
 
 
 @pytest.fixture
@@ -84,6 +100,37 @@ def test_segments_of_a_backlog_are_larger_until_it_is_caught_up_with(writing: Wr
     until(lambda: writing.log.segments == [2])
     writing.put(behind_s=3600.0)
     until(lambda: writing.log.segments == [2, 1])  # nothing else comes
+
+
+@pytest.mark.parametrize("item", ["rows", "position"])
+def test_nothing_may_be_acknowledged_before_its_segment_is_durable(
+    writing: Writing, item: str
+) -> None:
+    """Invariant 6. ``durable`` is what sources are told of."""
+    before = writing.thread.durable
+    writing.log.flows.clear()
+    if item == "rows":
+        writing.put(behind_s=0.0)
+    else:
+        writing.put_position()
+    assert writing.log.asked.wait(10)
+    assert writing.thread.durable == before, "the append has only begun"
+    writing.log.flows.set()
+    until(lambda: writing.thread.durable == LATER)
+
+
+@pytest.mark.parametrize("item", ["rows", "position"])
+def test_nothing_may_be_acknowledged_whose_append_failed(writing: Writing, item: str) -> None:
+    """Invariant 6."""
+    before = writing.thread.durable
+    writing.log.failure = StorageError("the disk is full")
+    if item == "rows":
+        writing.put(behind_s=0.0)
+    else:
+        writing.put_position()
+    writing.thread.join(10)
+    assert not writing.thread.is_alive()
+    assert writing.thread.durable == before
 
 
 @pytest.fixture

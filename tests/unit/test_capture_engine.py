@@ -13,13 +13,16 @@ from tests.support.engines import until
 from tidelog.capture.buffer import OutputBuffer
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.steering.log_pause import LogPause
-from tidelog.capture.windows.windows import Windows
+from tidelog.capture.windows.windows import Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import LogEvent
 
 BEGIN = Resume(0, 0, -1)
+ID = Column("id", 23, -1, "integer", "int32", False)
+ORDERS = TableSchema(TableName("public", "orders"), 1, (ID,), ("id",), ("id",), "d", "pgoutput")
 
 
 def transaction(number: int, row: bytes = b"row") -> LogBatch:
@@ -78,11 +81,13 @@ class Log:
 
 
 class Capture:
-    def __init__(self, transactions: int) -> None:
+    """The loop in a thread, over a source and an event log of the test's own."""
+
+    def __init__(self, transactions: int, *open_windows: Window) -> None:
         self.source, self.log, self.stop = Source(transactions), Log(), threading.Event()
         parts: Any = {"reader": self.source, "log": self.log, "coordinator": None, "emitted": None}
         self.engine = CaptureEngine(
-            windows=Windows(PgoutputKeys(), lambda _id: pytest.fail("no window is open")),
+            windows=Windows(PgoutputKeys(), lambda _id: ORDERS),
             resume=BEGIN,
             options=CaptureOptions(flush_s=0.0),
             on_schema=lambda _: None,
@@ -91,6 +96,8 @@ class Capture:
             on_refused=lambda _: None,
             **parts,
         )
+        for window in open_windows:
+            self.engine.register(window)
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -135,6 +142,15 @@ def test_what_was_read_is_durable_and_told_at_the_end() -> None:
     until(lambda: capture.source.is_read)
     capture.end()
     assert capture.source.told[-1] == capture.log.durable[-1] == 3
+
+
+def test_the_log_flows_while_a_chunks_watermarks_are_awaited() -> None:
+    """Invariant 4."""
+    capture = Capture(3, Window("chunk", TableName("public", "t"), "low", "high"))
+    capture.log.let.set()
+    until(lambda: capture.source.told[-1:] == [3])
+    assert capture.engine.progress().open_windows == 1
+    capture.end()
 
 
 def test_who_reads_waits_while_the_buffer_is_full() -> None:

@@ -64,7 +64,9 @@ def test_each_row_of_the_tables_is_the_expected_one() -> None:
     lines = []
     for table in TABLES_OF_STATES:
         lines.append(f"{table.name}: {table.start.name}")
-        lines += [f"    {was.name} + {news.name} = {then.name}" for was, news, then in table.moves()]
+        lines += [
+            f"    {was.name} + {news.name} = {then.name}" for was, news, then in table.moves()
+        ]
     assert lines == EXPECTED.read_text(encoding="utf-8").splitlines()
 
 

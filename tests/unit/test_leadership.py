@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tidelog.capture import leadership
-from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeaseKeeper, lead
+from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeasedState, LeaseKeeper, lead
 from tidelog.errors import AppendRaceLostError, ConnectionLostError, LeaseLostError, TidelogError
 from tidelog.ports import Lease
+from tidelog.state.sqlite import SqliteState
 
 
 class Alone:
@@ -154,6 +157,27 @@ def test_a_lease_whose_end_was_told_is_renewed_no_more() -> None:
         keeper.check()
     keeper.release()
     assert election.released, "the one under way may have been made"
+
+
+def test_who_lost_the_lease_changes_no_state(tmp_path: Path) -> None:
+    """Invariant 7."""
+    lost: list[LeaseLostError] = []
+
+    def check() -> None:
+        if lost:
+            raise lost[0]
+
+    with closing(SqliteState(tmp_path / "state.db")) as store:
+        state = LeasedState(store, check)
+        state.put("a", 1, None)
+        lost.append(LeaseLostError("it ended"))
+        with pytest.raises(LeaseLostError):
+            state.put("a", 2, None)
+        with pytest.raises(LeaseLostError):
+            state.delete("a")
+        found = state.get("a")
+        assert found is not None
+        assert found.value == 1
 
 
 def test_a_lease_whose_end_nobody_was_told_goes_on() -> None:

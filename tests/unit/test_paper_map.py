@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "PAPER_MAP.md").read_text()
 SYMBOL = re.compile(r"`(tidelog[\w.]*):([\w.]+)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+ORACLE = "tests/e2e/test_history_oracle.py"
+"""A run of it for each kind of source has the marker `first`: `make test` runs it."""
 INVARIANTS = (ROOT / "docs" / "INVARIANTS.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 ENGINE = (ROOT / "docs" / "explanation" / "async-engine.md").read_text()
@@ -47,9 +49,13 @@ def test_every_step_of_the_algorithm_has_an_entry(step: int) -> None:
 @pytest.mark.parametrize("number", range(1, 11))
 def test_every_invariant_has_a_section_and_a_test_that_says_so(number: int) -> None:
     [section] = re.findall(rf"^## {number}\. .*?(?=^## |\Z)", INVARIANTS, re.MULTILINE | re.DOTALL)
-    upheld, tests = section.split("\nUpheld by\n")[1].split("\nTests\n")
+    upheld, named = section.split("\nUpheld by\n")[1].split("\nQuick tests\n")
+    quick, tests = named.split("\nTests\n")
     assert SYMBOL.search(upheld)
+    assert TEST.search(quick)
     assert TEST.search(tests)
+    for path, _name in TEST.findall(quick):
+        assert path.startswith(("tests/unit/", "tests/property/")) or path == ORACLE, path
     said = re.compile(rf"[Ii]nvariants? (?:\d+, )*(?:\d+ and )?{number}\b")
     assert any(said.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
 

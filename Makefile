@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$p && break; done || true)
 VENV := .venv
 PY := $(VENV)/bin/python
-WORKERS ?= 3
+WORKERS ?= 4
 SPARK_WORKERS ?= 2
 TIDELOG_SOAK_SECONDS ?= 600
 TIDELOG_CAMPAIGN_SECONDS ?= 14400
@@ -27,7 +27,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,16 +67,38 @@ demo-quick: venv ## The demo from each kind of source with little data: that it 
 	for kind in postgres mysql mariadb; do \
 		$(VENV)/bin/tidelog demo --source $$kind --quick --dir tidelog-demo/$$kind; done
 
-test: venv ## All tests but the soak: the second half also where the first one fails
-	tools/run_each.sh test-fast test-spark
+# What `make test` leaves out for want of a program goes to this file, for `make test-left-out`.
+LEFT_OUT := $(STAMPS)/left-out
+LATER := not first and not soak and not thorough
 
-test-fast: venv ## Tests without Spark, in parallel
-	tools/run_tests.sh fast $(PY) -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
+test: venv ## Unit and property tests, a true history of each source, a pipeline, the page's first screen: 6 minutes
+	@rm -f $(LEFT_OUT)
+	@TIDELOG_LEFT_OUT=$(LEFT_OUT) tools/run_each.sh test-first test-pipeline && code=0 || code=$$?; \
+		echo "=== left out: tests of sources, outputs and faults against real servers, and all others with Spark; with them: make test-all"; \
+		exit $$code
 
-test-spark: venv ## Tests that start Spark, in two processes
-	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist loadfile -m "spark and not soak and not thorough" $(ARGS)
+test-first: venv ## The part of it without Spark
+	tools/run_tests.sh first $(PY) -n $(WORKERS) --dist worksteal -m "first and not spark and not soak and not thorough" \
+		tests/unit tests/property tests/e2e $(ARGS)
 
-test-newcomer: venv ## Tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven
+test-pipeline: venv ## The part of it with Spark
+	tools/run_tests.sh pipeline $(PY) -m "first and spark and not soak and not thorough" tests/integration/spark/test_demo.py $(ARGS)
+
+test-left-out: venv ## What `make test` left out on this machine, once what it asked for is installed
+	@test ! -s $(LEFT_OUT) || tools/run_tests.sh left-out $(PY) @$(LEFT_OUT)
+
+test-all: venv ## All tests but the thorough ones and the soak: each part, whatever the others did
+	tools/run_each.sh test-first test-pipeline test-servers test-spark
+
+test-servers: venv ## Tests without Spark that `make test` does not run: against real servers, in parallel
+	tools/run_tests.sh servers $(PY) -n $(WORKERS) --dist worksteal -m "$(LATER) and not spark" \
+		--ignore=tests/unit --ignore=tests/property $(ARGS)
+
+test-spark: venv ## Tests that start Spark and that `make test` does not run, in two processes
+	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist loadfile -m "$(LATER) and spark" \
+		--ignore=tests/unit --ignore=tests/property --ignore=tests/e2e $(ARGS)
+
+test-newcomer: venv ## By hand: tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven
 	tools/run_each.sh test-newcomer-fast test-newcomer-spark
 
 # These start no such server (tests/mysql_family.py); to collect them takes each process long.
@@ -94,7 +116,7 @@ test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spar
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \
 		tests/integration/iceberg tests/behaviours/outputs tests/faults/outputs $(ARGS)
 
-test-versions: venv ## The core of PostgreSQL's tests on each version but 16, which `make test` runs them on
+test-versions: venv ## The core of PostgreSQL's tests on each version but 16, which `make test-all` runs them on
 	for version in 14 15 17 18; do \
 		$(PY) -m pytest -n $(WORKERS) --dist worksteal --postgres-version $$version $(CORE) $(ARGS) || exit 1; \
 	done
@@ -103,7 +125,7 @@ test-mysql: venv ## MySQL's tests on another server: MYSQLD=<its mysqld>, as too
 	TIDELOG_MYSQLD=$(MYSQLD) $(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" \
 		-k "not mariadb and not MariaDb" tests/integration/mysql $(ARGS)
 
-test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test` leaves to other tests
+test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test-all` leaves to other tests
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)
 	$(PY) -m pytest -m "thorough and spark" $(ARGS)
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "thorough and spark" -k iceberg tests/integration/iceberg \

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests.first import mark_first
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
 from tests.mysql_family import (  # noqa: F401
-    pytest_collection_modifyitems,
+    mark_mysql_family,
     pytest_runtest_protocol,
     pytest_sessionstart,
 )
@@ -21,6 +22,7 @@ from tests.small_disk import mounted
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
+from tests.versions import mark_versions
 
 from tidelog.demo.servers import postgres as postgres_servers
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -47,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     postgres_servers.default_version = config.getoption("--postgres-version")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_first(items)
+    mark_mysql_family(items)
+    mark_versions(items)
 
 
 @pytest.fixture(scope="session")

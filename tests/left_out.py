@@ -2,8 +2,8 @@
 
 So `make test` says on a developer's machine what to install, instead of failing hundreds of times
 for one reason. `MissingProgramError` leaves a test out, or a skip whose reason begins with `SAID`;
-a server that is there and fails is a failure. CI installs all of it (`.ci/run`), so nothing is left
-out there unseen.
+a server that is there and fails is a failure. CI installs all of it (`.ci/run`) and runs what
+`make test` left out before, so nothing is left out there unseen.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SUMMARY = "TIDELOG_SUMMARY"
 """Environment: a file that the last lines are added to, for whoever runs several of us
 (`tools/run_each.sh`).
 """
+LEFT_OUT = "TIDELOG_LEFT_OUT"
+"""Environment: a file that they are added to, one a line, for `make test-left-out`."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,16 +44,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     terminalreporter = config.pluginmanager.get_plugin("terminalreporter")
     if terminalreporter is None or hasattr(config, "workerinput"):  # a worker of xdist
         return
-    reasons = Counter(
-        report.longrepr[2].removeprefix(_PREFIX)
+    left_out = [
+        report
         for report in terminalreporter.stats.get("skipped", ())
         if isinstance(report.longrepr, tuple) and report.longrepr[2].startswith(_PREFIX)
-    )
+    ]
+    reasons = Counter(report.longrepr[2].removeprefix(_PREFIX) for report in left_out)
     told = []
     for reason, count in reasons.most_common():
         tests = "1 test was" if count == 1 else f"{count:,} tests were"
         told.append(f"{tests} left out: {reason}")
         terminalreporter.write_line(told[-1], yellow=True, bold=True)
+    if os.environ.get(LEFT_OUT):
+        with Path(os.environ[LEFT_OUT]).open("a", encoding="utf-8") as file:
+            file.writelines(f"{report.nodeid}\n" for report in left_out)
     if os.environ.get(SUMMARY):
         parts, _ = terminalreporter.build_summary_stats_line()
         counts = ", ".join(text for text, _ in parts)

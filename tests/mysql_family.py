@@ -2,8 +2,8 @@
 
 Which server they meet depends on the machine: Debian's MariaDB or one of Maven's, with plugins and
 client programs or without. `make test-newcomer` runs these tests as on a machine that has none.
-They are found by what their code, and that of their fixtures, names; a test of `make test` that
-starts a server and was not found fails.
+They are found by what their code, and that of their fixtures, names; a test of `make test-all`
+that starts a server and was not found fails.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NAMED = re.compile("mysql|mariadb", re.IGNORECASE)
 _running: list[pytest.Item] = []
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def mark_mysql_family(items: list[pytest.Item]) -> None:
+    """Set the marker, before `-m` chooses."""
     for item in items:
         if isinstance(item, pytest.Function) and _may_start_one(item):
             item.add_marker(MARKER)

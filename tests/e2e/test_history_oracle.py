@@ -110,6 +110,14 @@ SHORT = {
 
 # Of servers that end under a capture: other kinds do so too, and tests of the sources.
 FURTHER = {("oracle_mysql80", "server-crashes"), ("oracle_mariadb1011", "server-restarts")}
+# One of each kind of source, for `make test`.
+FIRST = {(server, "one-reader") for server in ("oracle16", "oracle_mysql80", "oracle_mariadb1011")}
+
+
+def marks(server: str, name: str) -> list[pytest.MarkDecorator]:
+    if (server, name) in FURTHER:
+        return [pytest.mark.thorough]
+    return [pytest.mark.first] if (server, name) in FIRST else []
 
 
 @pytest.mark.integration
@@ -117,9 +125,7 @@ FURTHER = {("oracle_mysql80", "server-crashes"), ("oracle_mariadb1011", "server-
 @pytest.mark.parametrize(
     ("server", "name"),
     [
-        pytest.param(server, name, marks=pytest.mark.thorough)
-        if (server, name) in FURTHER
-        else (server, name)
+        pytest.param(server, name, marks=marks(server, name))
         for server, specs in SHORT.items()
         for name in specs
     ],

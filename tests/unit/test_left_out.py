@@ -43,7 +43,9 @@ def test_they_are_counted_and_told(tmp_path: Path, workers: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.left_out", *workers, str(tmp_path)],
         cwd=tmp_path,
-        env=known | {"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)},
+        env=known
+        | {"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)}
+        | {"TIDELOG_LEFT_OUT": str(tmp_path / "left-out")},
         capture_output=True,
         text=True,
         timeout=240,
@@ -55,3 +57,7 @@ def test_they_are_counted_and_told(tmp_path: Path, workers: list[str]) -> None:
     assert "3 tests were left out: Spark needs Java 17 or later" in told
     assert "`apt-get install openjdk-17-jre-headless`" in told
     assert "1 test was left out: OpenSearch needs Java 21 or later: apt-get install" in told
+    assert (tmp_path / "left-out").read_text().splitlines() == [
+        "test_it.py::test_spark[0]", "test_it.py::test_spark[1]", "test_it.py::test_spark[2]",
+        "test_it.py::test_in_its_body",
+    ]  # fmt: skip

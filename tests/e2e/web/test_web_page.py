@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import threading
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,21 @@ def ask(
         connection.close()
 
 
+def events_of(
+    shop: Shop, session: dict[str, str], within_s: float = 60
+) -> Iterator[tuple[str, Any]]:
+    """What a page that is open hears: names and data, for so long."""
+    until = time.monotonic() + within_s
+    connection = http.client.HTTPConnection("127.0.0.1", shop.port, timeout=30)
+    with closing(connection):
+        connection.request("GET", "/web/stream", headers=session)
+        answer = connection.getresponse()
+        while time.monotonic() < until:
+            name, _, value = answer.readline().decode().strip().partition(": ")
+            if name == "event":
+                yield value, json.loads(answer.readline().decode().removeprefix("data: "))
+
+
 def login(shop: Shop, token: str) -> dict[str, str]:
     """Headers of a session, its check against forgery among them."""
     status, headers, _ = ask(shop, "POST", "/web/login", body={"token": token, "name": "x"})
@@ -59,6 +76,7 @@ def login(shop: Shop, token: str) -> dict[str, str]:
     return {**session, "X-Tidelog-CSRF": json.loads(body)["csrf"]}
 
 
+@pytest.mark.first
 def test_the_first_screen_and_every_action(shop: Shop, page: Page) -> None:
     page.wait_for_selector("#tables-list tbody tr")
     assert page.inner_text("#verdict h1").startswith("public.no_key")  # the one that is refused
@@ -312,6 +330,33 @@ def test_no_other_file_is_served(shop: Shop, path: str) -> None:
     status, _, body = ask(shop, "GET", path, login(shop, OPERATOR))
     assert status == 404
     assert b"import" not in body
+
+
+@pytest.mark.first
+def test_all_that_the_first_screen_needs_is_served(shop: Shop) -> None:
+    """Files, then what they show, as a machine without Chromium can tell."""
+    status, _, page = ask(shop, "GET", "/")
+    assert status == 200
+    wanted, seen = set(re.findall(r'(?:href|src)="(web/[^"]+)"', page.decode())), set[str]()
+    while wanted:
+        seen |= (now := wanted)
+        wanted = set()
+        for path in now:
+            status, _, body = ask(shop, "GET", f"/{path}")
+            assert status == 200, path
+            imported = re.findall(r'^(?:import|export) .*from "\./(\w+\.js)"', body.decode(), re.M)
+            wanted |= {f"web/files/{name}" for name in imported} - seen
+    assert {"web/files/page.css", "web/files/summary.js", "web/files/tables.js"} <= seen
+
+    verdict, tables = "", set[str]()
+    for name, event in events_of(shop, login(shop, VIEWER)):
+        if name == "overview":
+            verdict = event["overview"]["verdict"]
+        elif name == "tables":
+            tables |= {row["table"] for row in event["changed"]}
+        if verdict.startswith("public.no_key") and {"public.orders", "public.customers"} <= tables:
+            return
+    pytest.fail(f"the page hears {verdict!r} of {sorted(tables)}")
 
 
 def test_headers_keep_others_out(shop: Shop) -> None:

@@ -19,7 +19,7 @@ pipeline has a second output, to which nothing happens.
   no key went back in time meanwhile.
 
 `tests/faults/outputs` is the suite, and makes this page: `python -m tests.faults.outputs.page`.
-`make test` runs the cells marked •, `make test-thorough` the rest.
+`make test-all` runs the cells marked •, `make test-thorough` the rest.
 """
 _TITLES: Final = {
     "postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "opensearch": "OpenSearch",

@@ -29,6 +29,7 @@ def demo(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "tidelog", "demo", "--quick", *arguments]
 
 
+@pytest.mark.first
 def test_a_story_without_a_terminal(tmp_path: Path) -> None:
     killed: dict[str, Any] = {}
     seen: set[psutil.Process] = set()

@@ -221,8 +221,8 @@ WAYS = (in_steps, while_down, while_down_in_one_transaction, in_one_transaction)
 
 
 def cases_and_ways() -> Iterator[object]:
-    """Each case in one way in `make test`, where all are done in one transaction on 18, a third of
-    them with the event trigger.
+    """Each case in one way in `make test-all`, where all are done in one transaction on 18, a
+    third of them with the event trigger.
     """
     for at, case in enumerate(CASES):
         for number, way in enumerate(WAYS):

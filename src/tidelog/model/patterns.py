@@ -7,10 +7,13 @@ be quoted as in SQL: ``"a.b".t``. docs/reference/table-patterns.md is this for u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from tidelog.model.schema import TableName
+
+Value = TypeVar("Value")
 
 SYNTAX = "namespace.table, * for any text, such as public.orders or public.*"
 
@@ -41,6 +44,11 @@ def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str
                     f"route {route!r}: only {{namespace}} and {{name}} can stand in it"
                 ) from None
     return str(table)
+
+
+def choice(choices: Mapping[str, Value], table: TableName, default: Value) -> Value:
+    """That of the first pattern that matches the table; ``default`` if none does."""
+    return next((each for pattern, each in choices.items() if matches((pattern,), table)), default)
 
 
 def checked(pattern: str) -> str:

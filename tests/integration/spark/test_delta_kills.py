@@ -29,6 +29,7 @@ DRIVER = (
     "lake.rewrite.commit",
     "delta.checkpoint.written",
 )
+CHANGES = {"holds": {"*.*": "changes"}}
 DIED = ("was killed or ended by itself", "small files were not put together")
 TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
 
@@ -41,7 +42,8 @@ class Killed:
         self.pipeline.configure({"kind": "delta", "path": str(path / "lake"), **section})
         self.built, self.table = built, self.pipeline.table
         place = path_of(str(path / "lake"), self.table.table, str(self.table.table))
-        self.copy = DeltaTable(place, DeltaOptions().layout_of(self.table.table), lambda works: [])
+        options = DeltaOptions(holds=section.get("holds", {}))
+        self.copy = DeltaTable(place, options.layout_of(self.table.table), lambda works: [])
         self.rows: dict[int, str] = {}
         self.turn = self.end = 0
 
@@ -71,10 +73,27 @@ class Killed:
         return self.copy.exists() and self.copy.committed(application) == self.end
 
     def check(self) -> None:
+        if self.copy.layout.holds == "changes":
+            self._check_changes()
+            return
         found = by_duckdb(self.copy.path).to_pylist()
         kept = [row for row in found if not row.get("_deleted")]
         assert [(row["id"], row["v"]) for row in kept] == sorted(self.rows.items())
         assert len({row["id"] for row in found}) == len(found)
+
+    def _check_changes(self) -> None:
+        """Each record of the log is a row, and together they are the table."""
+        found, rows = by_duckdb(self.copy.path, "version").to_pylist(), {}
+        assert len({row["version"] for row in found}) == len(found)
+        log, name = self.built.log, str(self.table.table)
+        records = [each.rows_by_table.get(name, 0) for each in log.chain().between(0, self.end)]
+        assert len(found) == sum(records)
+        for change in found:
+            key = change["key"]["id"]
+            before = rows.pop(key, None)
+            if change["op"] != "d":
+                rows[key] = before if change["missing"] else change["after"]["v"]
+        assert rows == self.rows
 
     def run_until_killed(self, armed: str) -> None:
         """Batch after batch."""
@@ -116,7 +135,12 @@ def armed_for(point: str) -> str:
     return f"{name}:kill:{hit or 1}"
 
 
-@pytest.mark.parametrize("killed", [{"deletes": "hard"}], indirect=True)
+@pytest.mark.parametrize(
+    "killed",
+    [{"deletes": "hard"}, pytest.param(CHANGES, marks=pytest.mark.thorough)],
+    indirect=True,
+    ids=str,
+)
 def test_a_driver_killed_behind_its_commit_brings_no_row_twice(killed: Killed) -> None:
     killed.change()
     killed.run_until_killed("delta.commit.after:kill:3")
@@ -130,7 +154,8 @@ def test_a_driver_killed_behind_its_commit_brings_no_row_twice(killed: Killed) -
         {"deletes": deletes, "deletion_vectors": vectors}
         for deletes in ("hard", "soft")
         for vectors in (True, False)
-    ],
+    ]
+    + [CHANGES],
     indirect=True,
     ids=str,
 )
@@ -145,7 +170,7 @@ def test_a_driver_killed_between_any_two_steps_loses_and_repeats_nothing(killed:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "killed", [{"deletes": "hard"}, {"deletes": "soft"}], indirect=True, ids=str
+    "killed", [{"deletes": "hard"}, {"deletes": "soft"}, CHANGES], indirect=True, ids=str
 )
 def test_tasks_that_are_killed_lose_and_repeat_nothing(killed: Killed, tmp_path: Path) -> None:
     """Each of them, again and again, until the batch is done."""

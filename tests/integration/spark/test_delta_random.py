@@ -1,5 +1,5 @@
 """Random changes in random batches, with failures and commits of others and of another driver amid:
-the copy is the source, as delta-rs and DuckDB read it.
+the copy is the source, as delta-rs and DuckDB read it, and so is what a table of changes folds to.
 
 ``TIDELOG_RANDOM_BATCHES`` and ``TIDELOG_RANDOM_SEED`` make it longer, and another.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
-from tests.support.delta_readers import by_delta_rs, by_duckdb
+from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import TidelogError
@@ -34,6 +35,7 @@ TEXTS = ["", "é", "a" * 40 + "1", "a" * 40 + "2", *(f"k{n}" for n in range(16))
 POINTS = ("lake.table.write", "delta.commit.before", "delta.commit.after", "lake.rewrite.commit")
 
 Key = tuple[str, Decimal]
+Reader = Callable[[str, str], pa.Table]
 
 
 class Source:
@@ -43,6 +45,7 @@ class Source:
         self.built, self.rng = built, rng
         self.kinds = {"a": "text", "b": "decimal(10,2)", "v": "text", "n": "int32", "x": "text"}
         self.rows: dict[Key, dict[str, Any]] = {}
+        self.added: dict[str, int] = {}  # columns, and the version of the schema that they came by
         self.schema = self._register()
 
     def _register(self) -> TableSchema:
@@ -72,7 +75,9 @@ class Source:
             self._add("x")
             if self.rng.random() < 0.5:
                 self.kinds["n"] = "int64"
-        self.schema = self._register()
+        before, self.schema = self.schema, self._register()
+        for name in set(self.schema.column_names) - set(before.column_names):
+            self.added[name] = self.schema.schema_id
 
     def _add(self, column: str) -> None:
         self.kinds[column] = "text"
@@ -136,7 +141,7 @@ class Source:
 class Copy:
     """Brings the log over in random batches, which fail or meet another writer now and then."""
 
-    def __init__(self, lake: Lake, rng: random.Random, **options: bool) -> None:
+    def __init__(self, lake: Lake, rng: random.Random, **options: Any) -> None:
         self.lake, self.rng, self.options = lake, rng, options
         self.place = path_of(lake.path, TableName.parse(NAME), NAME)
         self.output, self.other = self._open(), self._open()
@@ -199,11 +204,62 @@ class Copy:
         # delta-rs 1.6 does not know type widening.
         widened = "typeWidening" in self._table().protocol.writer_features
         for read in (by_duckdb,) if widened else (by_duckdb, by_delta_rs):
-            rows = [row for row in read(self.place, "a").to_pylist() if not row.get("_deleted")]
-            keys = [(row["a"], row["b"]) for row in rows]
-            assert len(set(keys)) == len(keys), f"a row is there twice, seed {SEED}"
-            values = [{name: row[name] for name in names} for row in rows]
-            yield dict(zip(keys, values, strict=True))
+            yield self._rows(read, names)
+
+    def _rows(self, read: Reader, names: list[str]) -> dict[Key, dict[str, Any]]:
+        rows = [row for row in read(self.place, "a").to_pylist() if not row.get("_deleted")]
+        keys = [(row["a"], row["b"]) for row in rows]
+        assert len(set(keys)) == len(keys), f"a row is there twice, seed {SEED}"
+        values = [{name: row[name] for name in names} for row in rows]
+        return dict(zip(keys, values, strict=True))
+
+
+class Changes(Copy):
+    """Brings them into a table of changes."""
+
+    def __init__(self, lake: Lake, rng: random.Random, source: Source) -> None:
+        super().__init__(lake, rng, holds={"*.*": "changes"})
+        self.source = source
+
+    def _rows(self, read: Reader, names: list[str]) -> dict[Key, dict[str, Any]]:
+        """The state that the changes give, once they are found to be the source's."""
+        names = ["a", "b", *names]
+        changes = rows_of(read(self.place, "version, op"))
+        for image in (change[name] for change in changes for name in ("before", "after")):
+            for name in set(image or ()) - set(names):
+                del image[name]  # dropped at the source, so that this does not give it any more
+        reader = self.lake.spark.read.format("tidelog").option("path", self.lake.built.path)
+        typed = reader.options(table=NAME).load().orderBy("version").toArrow()
+        assert [each for each in changes if each["op"] != "s"] == rows_of(typed), f"seed {SEED}"
+        return folded(changes, self.source.added)
+
+
+def folded(changes: list[dict[str, Any]], added: dict[str, int]) -> dict[Key, dict[str, Any]]:
+    """The rows of a source after these changes, by key, without the columns of the key. Columns are
+    null in rows of an older version of the schema than that by which they were ``added``.
+    """
+    rows: dict[Key, tuple[int, dict[str, tuple[Any, int]]]] = {}
+    for change in changes:
+        op, version, after = change["op"], change["version"], change["after"]
+        if op in "ts":
+            rows = {key: row for key, row in rows.items() if row[0] >= version}
+            continue
+        key = change["key"]["a"], change["key"]["b"]
+        left = change["before"] and (change["before"]["a"], change["before"]["b"])
+        base = rows.pop(left or key, (0, {}))[1]
+        rows.pop(key, None)
+        if op != "d":
+            known = {name: (value, change["schema_version"]) for name, value in after.items()}
+            missing = {name: base.get(name, (None, 0)) for name in change["missing"] or ()}
+            rows[key] = version, {**known, **missing}
+    return {
+        key: {
+            name: value if under >= added.get(name, 0) else None
+            for name, (value, under) in row.items()
+            if name not in "ab"
+        }
+        for key, (_, row) in rows.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -233,3 +289,18 @@ def test_copies_are_the_source_whatever_happens(
         if number % 2:
             source.change_columns()
     copy.close()
+
+
+def test_changes_fold_to_the_source_whatever_happens(lake: Lake, built: BuiltLog) -> None:
+    rng = random.Random(SEED)
+    source = Source(built, rng)
+    changes = Changes(lake, rng, source)
+    for number in range(BATCHES // 2):
+        for _ in range(rng.randint(1, 3)):
+            source.change()
+        changes.catch_up()
+        for found in changes.found([*source.kinds][2:]):
+            assert found == source.wanted, f"batch {number}, seed {SEED}"
+        if number % 2:
+            source.change_columns()
+    changes.close()

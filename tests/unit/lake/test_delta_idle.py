@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.build_log import BuiltLog
@@ -23,7 +24,7 @@ from tidelog.state.sqlite import SqliteState
 class Copies:
     """A log with a row of public.t, and its copy, which has it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self.lake = str(path / "lake")
         self.built = BuiltLog(path / "log")
         self.state = SqliteState(f"sqlite:///{path / 'state.db'}")
@@ -32,7 +33,7 @@ class Copies:
         self.application = application_of(self.built.log.generation, "delta")
         self.copy = DeltaTable(
             path_of(self.lake, self.schema.table, "public.t"),
-            DeltaOptions().layout_of(self.schema.table),
+            DeltaOptions(**options).layout_of(self.schema.table),
             lambda works: [],
         )
 
@@ -49,10 +50,10 @@ class Copies:
     def commit(self, end: int) -> None:
         self.copy.commit([], self.application, self.copy.committed(self.application), end)
 
-    def are_idle(self, **options: bool) -> bool:
+    def are_idle(self, **options: Any) -> bool:
         log = self.built.log
         extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
-        return holds_all(extent, self.lake, "delta", (), DeltaOptions(**options))  # type: ignore[arg-type]
+        return holds_all(extent, self.lake, "delta", (), DeltaOptions(**options))
 
 
 @pytest.fixture
@@ -90,6 +91,18 @@ def test_a_dump_that_ended_later_removes_rows(copies: Copies) -> None:
     assert not copies.are_idle()
     copies.commit(end)
     assert copies.are_idle()
+
+
+def test_a_table_of_changes_is_asked_likewise(tmp_path: Path) -> None:
+    made = Copies(tmp_path, holds={"public.*": "changes"})
+    made.create()
+    made.commit(made.end)
+    assert made.are_idle(holds={"public.*": "changes"})
+    with pytest.raises(OutputRefusedError, match="holds the changes"):
+        made.are_idle()
+    made.insert("2")
+    assert not made.are_idle(holds={"public.*": "changes"})
+    made.state.close()
 
 
 def test_a_copy_beyond_the_log_or_restored_is_looked_at_with_spark(copies: Copies) -> None:

@@ -14,7 +14,7 @@ from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.pipeline.run import session
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.status_feed import OnStatus, ignore
-from tidelog.app.verify.copies import OpenReader, copies, has_copies
+from tidelog.app.verify.copies import OpenReader, copies, has_copies, is_compared
 from tidelog.app.verify.noting import note
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
@@ -79,13 +79,13 @@ def verify(
         try:
             on_progress({"stage": "Spark starts"})
             spark = _session(config)
-            of = sum(matches(each.tables, table) for each in sections for table in chosen)
+            of = sum(is_compared(each, table) for each in sections for table in chosen)
             number = 0
             for section in sections:
                 kept = copies(config, section, spark, source.log.source)
                 try:
                     for table in chosen:
-                        if matches(section.tables, table):
+                        if is_compared(section, table):
                             number += 1
                             told: dict[str, Any] = {"table": str(table), "output": section.name}
                             told |= {"number": number, "of": of}
@@ -116,8 +116,10 @@ def _chosen(
         found = [table for table in captured if matches([pattern], table)]
         if not found:
             raise UsageError(f"no captured table matches {pattern!r}")
-        if not any(matches(section.tables, table) for section in sections for table in found):
-            raise UsageError(f"no output that could be compared holds a table of {pattern!r}")
+        if not any(is_compared(section, table) for section in sections for table in found):
+            raise UsageError(f"no output keeps a copy of a table of {pattern!r} to compare")
+    if captured and not any(is_compared(each, table) for each in sections for table in captured):
+        raise UsageError("no output keeps a copy of a captured table: changes are not compared")
     return [table for table in captured if not patterns or matches(patterns, table)]
 
 

@@ -10,6 +10,7 @@ from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.deliveries import transform_steps
 from tidelog.outputs.registry import (
@@ -62,6 +63,13 @@ class Copies(Protocol):
 def has_copies(section: OutputSection) -> bool:
     """Does an output of this kind keep rows by key, which can be compared?"""
     return isinstance(section, DeltaSection | IcebergSection | PostgresSection | MySqlSection)
+
+
+def is_compared(section: OutputSection, table: TableName) -> bool:
+    """Does an output that `has_copies` keep one of the table? Tables of changes are none."""
+    if isinstance(section, DeltaSection) and not section.keeps_copy(table):
+        return False
+    return matches(section.tables, table)
 
 
 def copies(config: Config, section: OutputSection, spark: SparkSession, origin: SourceId) -> Copies:

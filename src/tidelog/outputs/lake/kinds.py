@@ -36,6 +36,7 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
 
     return DeltaOptions(
         **_lake_options(section),
+        holds=section.holds,
         cluster_by=section.cluster_by,
         deletion_vectors=section.deletion_vectors,
     )
@@ -86,14 +87,14 @@ def _iceberg_place(section: IcebergSection) -> OutputPlace:
 
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
-    from tidelog.outputs.lake.delta.table import DELETED, DeltaLayout, DeltaTable, path_of
+    from tidelog.outputs.lake.delta.table import DeltaTable, path_of
     from tidelog.outputs.lake.table import check_columns
 
-    layout = DeltaLayout(deleted=DELETED if section.deletes == "soft" else "")
+    options = _delta_options(section)
     return refused_names(
         section.name,
         tables,
-        lambda table: check_columns(DeltaTable.product, layout, table),
+        lambda table: check_columns(DeltaTable.product, options.layout_of(table.source), table),
         lambda table: path_of(str(section.path), table.source, table.name),
     )
 

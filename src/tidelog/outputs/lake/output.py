@@ -17,15 +17,23 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tidelog.errors import NameRefusedError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
 from tidelog.outputs.base.ranges import batch_of, deleted_below, refs_of, schema_in, whole_dumps
 from tidelog.outputs.base.targets import keyless, require_generation
+from tidelog.outputs.lake.contents import Holds
 from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place
-from tidelog.ports import OutputBatch, StateStore, TableRange, TargetTable, WriteLease
+from tidelog.ports import (
+    DumpCompleted,
+    OutputBatch,
+    StateStore,
+    TableRange,
+    TargetTable,
+    WriteLease,
+)
 from tidelog.spark import failures
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
@@ -50,27 +58,34 @@ class LakeOptions:
     Attributes:
         steps: transforms of rows, and routes of tables.
         on_schema_change: evolve, lenient, ignore or fail.
-        soft_deletes: deleted rows stay, with true in the column ``_deleted``.
+        holds: by table or pattern, what the table in the lake holds; the first that matches.
+        soft_deletes: rows deleted from a copy stay, with true in the column ``_deleted``.
         partition_by: columns by table or pattern; the first that matches.
         vacuum_after_s: files of versions older than this are removed now and then.
     """
 
     steps: tuple[Step, ...] = ()
     on_schema_change: str = "evolve"
+    holds: Mapping[str, Holds] = field(default_factory=dict)
     soft_deletes: bool = False
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vacuum_after_s: float | None = None
 
+    def holds_of(self, table: TableName) -> Holds:
+        """What the table in the lake holds of a table of the source."""
+        return choice(self.holds, table, "copy")
+
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
-    """The work for one table in one batch."""
+    """The work for one table in one batch. ``dumps``: of the whole table, that are complete."""
 
     table: TableName
     start: int
     end: int
     has_rows: bool
     deleted_below: int  # rows of a lower version are gone from the source (truncate, full dump)
+    dumps: tuple[DumpCompleted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,7 +249,14 @@ class LakeOutput(ABC, Generic[Copy]):
         names = {name: each.table for name, each in ranges.items()}
         names |= {name: TableName.parse(name) for name in gone if name not in names}
         works = [
-            TableWork(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
+            TableWork(
+                table,
+                batch.start,
+                batch.end,
+                name in ranges,
+                gone.get(name, 0),
+                _dumps_of(batch, name),
+            )
             for name, table in sorted(names.items())
             if matches(self._patterns, table)
         ]
@@ -290,8 +312,10 @@ class LakeOutput(ABC, Generic[Copy]):
         said = "%s was restored to an older state (%s): offsets %d to %d come again"
         logger.warning(said, copy.place, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
-        gone = deleted_below(self._log, batch_of(self._log, start, since)).get(str(table), 0)
-        write = self._write_of(copy, TableWork(table, start, since, True, gone), since, True)
+        batch = batch_of(self._log, start, since)
+        gone = deleted_below(self._log, batch).get(str(table), 0)
+        work = TableWork(table, start, since, True, gone, _dumps_of(batch, str(table)))
+        write = self._write_of(copy, work, since, True)
         if write is not None:
             self._write_all([write])
         return since
@@ -353,6 +377,11 @@ class LakeOutput(ABC, Generic[Copy]):
             if failures.lasting_reason(error):
                 raise failures.output_failed(what, error) from error
             raise OutputError(f"{what} failed: {reason}") from error
+
+
+def _dumps_of(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:
+    """The complete dumps of the whole table."""
+    return tuple(each for each in batch.completed if each.delete_absent and each.table == table)
 
 
 def _size(found: TableRange | None) -> int:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 from urllib.parse import quote
 
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField
 
 from tidelog.errors import NameRefusedError, OutputRefusedError
-from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.targets import (
     check_directory,
@@ -23,6 +21,9 @@ from tidelog.outputs.base.targets import (
 )
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
+from tidelog.outputs.lake.contents import LakeLayout as LakeLayout
+from tidelog.outputs.lake.contents import columns_of
+from tidelog.outputs.lake.contents import fields_of as fields_of
 from tidelog.outputs.lake.restored import Restored
 from tidelog.ports import TargetTable
 
@@ -30,8 +31,10 @@ GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
+HOLDS_PROPERTY = "tidelog.holds"  # what the layout says; a copy has none
 
 _PLAIN = " !$&'()*+,;=:@~"
+_NOUN = {"copy": "a copy", "changes": "the changes"}
 
 
 def parts_of(table: TableName, name: str) -> list[str]:
@@ -52,24 +55,8 @@ def _odd(part: str) -> bool:
     return any(c in part for c in "/%\\") or part in (".", "..")
 
 
-@dataclass(frozen=True)
-class LakeLayout:
-    """How rows are laid out in files: ``partitions``, fixed once a table is made; and the names of
-    the columns that are ours; ``deleted`` is "" where deletes are hard.
-    """
-
-    version: str = "_version"
-    deleted: str = ""
-    partitions: tuple[str, ...] = ()
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """Names of our own columns."""
-        return tuple(name for name in (self.version, self.deleted) if name)
-
-
 class LakeTable(ABC):
-    """A copy. Used by one thread at a time.
+    """A table of the lake: a copy, or what its layout says. Used by one thread at a time.
 
     ``place`` names the table in messages.
     """
@@ -112,11 +99,14 @@ class LakeTable(ABC):
     def create(self, target: TargetTable, generation: str) -> None:
         """Create the table for the target's columns, unless it is there."""
 
+    def row_types(self) -> dict[str, str]:
+        """Those of `column_types` that follow the source's, by the source's names."""
+        own = self.layout.own
+        return {name: kind for name, kind in self.column_types().items() if name not in own}
+
     @abstractmethod
-    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
-        """Alter the table as planned; what it is without the plan's changes stays as it is.
-        ``fields``: of the source, by name.
-        """
+    def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
+        """Alter the table as planned; what it is without the plan's changes stays as it is."""
 
     @abstractmethod
     def restored(self, application: str, since: int) -> Restored | None:
@@ -151,6 +141,13 @@ class LakeTable(ABC):
                 f"{self.place} is the copy of {other}, and {table} goes there as well: two tables "
                 f"can't share one copy. {route_step(table)}"
             )
+        holds = self.property(HOLDS_PROPERTY) or "copy"
+        if holds != self.layout.holds:
+            raise OutputRefusedError(
+                f"{self.place} holds {_NOUN.get(holds, holds)} of {table}, and the output's holds "
+                f"says {self.layout.holds}. Write holds: {{{str(table)!r}: {holds}}}; or give the "
+                f"output another path and name; or move the table away and dump {table} again."
+            )
         kept, wanted = self.partitions(), self.layout.partitions
         if kept != wanted:
             raise OutputRefusedError(
@@ -169,10 +166,12 @@ class LakeTable(ABC):
 
     def check_layout(self, target: TargetTable) -> None:
         """Raises OutputRefusedError if the target lacks a column of the layout."""
+        columns = [field.name for field in columns_of(target, self.layout)]
         for name in self.laid_out_by():
-            if name not in target.columns.names:
+            if name not in columns or name in self.layout.own:
+                whose = f"{target.source} has" if self.layout.holds == "copy" else "it has"
                 raise OutputRefusedError(
-                    f"{target.source} has no column {name} to lay its copy out by: change "
+                    f"{self.place} can't be laid out by {name}: {whose} no such column. Change "
                     "partition_by or cluster_by of the output"
                 )
 
@@ -181,21 +180,20 @@ class LakeTable(ABC):
         names of those that rows deliver from now on.
 
         A column that the source dropped stays as it was, null in later rows; if the source adds it
-        again, the old values go. Raises OutputRefusedError for a change of type that can't be made
-        in place.
+        again, the old values go from a copy. Raises OutputRefusedError for a change of type that
+        can't be made in place.
         """
         self.check_names(target)
         fields = fields_of(target)
         wanted = {name: self.sql_type(field) for name, field in fields.items()}
-        current = self.column_types()
-        types = {name: kind for name, kind in current.items() if name not in self.layout.own}
+        current, types = self.column_types(), self.row_types()
         dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
         copy = CopyColumns(self.place, self.product, types, dropped, self.wider, self.rescales)
         columns = plan(copy, target, wanted, policy)
         deleted = self.layout.deleted
         if deleted and deleted.lower() not in {name.lower() for name in current}:
             columns = replace(columns, added={**columns.added, deleted: "boolean"})
-        self.follow(columns, fields)
+        self.follow(columns, target)
         return columns.delivered
 
     def settle_deletes(self) -> None:
@@ -235,23 +233,9 @@ def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None
             )
 
 
-def fields_of(target: TargetTable) -> dict[str, StructField]:
-    """The delivered columns with Spark's types, in order."""
-    found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
-    return {field.name: field for field in found.fields}
-
-
 def application_of(generation: str, output: str) -> str:
     """What an output's commits are known by in its tables."""
     return f"tidelog/{generation}/{output}"
-
-
-def of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
-    """What is configured for the first pattern that matches."""
-    for pattern, columns in chosen.items():
-        if matches((pattern,), table):
-            return tuple(columns)
-    return ()
 
 
 def check_place(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import types as spark
 
@@ -128,14 +129,20 @@ def row_type(schema: TableSchema, columns: Sequence[str] | None = None) -> spark
 
 def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructType:
     """The typed shape of a table at a schema version."""
-    row = row_type(schema, columns)
-    marked = {SCHEMA_ID: schema.schema_id}
+    key = row_type(schema, schema.match_key)
+    return typed_changes(row_type(schema, columns), key, {SCHEMA_ID: schema.schema_id})
+
+
+def typed_changes(
+    row: spark.StructType, key: spark.StructType, of_after: dict[str, Any] | None = None
+) -> spark.StructType:
+    """The typed shape of changes of such rows; ``of_after``: metadata of its column `after`."""
     return spark.StructType(
         [
             spark.StructField("op", spark.StringType()),
             spark.StructField("before", row),
-            spark.StructField("after", row, metadata=marked),
-            spark.StructField("key", row_type(schema, schema.match_key)),
+            spark.StructField("after", row, metadata=of_after),
+            spark.StructField("key", key),
             spark.StructField("version", spark.LongType()),
             spark.StructField("schema_version", spark.IntegerType()),
             spark.StructField("source", _SOURCE),

@@ -112,6 +112,16 @@ def test_only_texts_that_repeat_have_a_dictionary(tmp_path: Path) -> None:
     assert group.column(0).compression == "ZSTD"
 
 
+def test_texts_within_rows_that_repeat_have_a_dictionary(tmp_path: Path) -> None:
+    few, many = [f"{i % 7}" for i in range(1000)], [f"{i}" for i in range(1000)]
+    row = pa.StructArray.from_arrays([few, many], ["a.b", "many"])
+    rows = pa.table({"row": pa.StructArray.from_arrays([row, few], ["of", "few"])})
+    layout = plain_layout({"row": rows.schema.field("row").type})
+    (file,) = ParquetFileWriter(open_file_store(str(tmp_path)), layout).write(rows)
+    group = pq.read_metadata(tmp_path / file.path).row_group(0)
+    assert [group.column(i).has_dictionary_page for i in range(3)] == [True, False, True]
+
+
 def test_column_mapping_writes_physical_names_and_field_ids(tmp_path: Path) -> None:
     kind = pa.struct([pa.field("x y", pa.int64())])
     stored = pa.struct([pa.field("c3", pa.int64(), metadata={"PARQUET:field_id": "3"})])

@@ -179,6 +179,25 @@ def test_clusters_are_named_as_in_files() -> None:
     ]
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_members_of_a_struct_come_and_widen(mapped: bool) -> None:
+    row = StructType([StructField("id", IntegerType()), TEXT])
+    made = table(StructField("row", row), ID, column_mapping=mapped)
+    more = made.with_columns([StructField("n", LongType())], within="row")
+    wide = more.with_type("id", LongType(), within="row")
+    members = {each["name"]: each for each in columns(wide)["row"]["type"]["fields"]}
+    assert {name: each["type"] for name, each in members.items()} == {
+        "id": "long", "v": "string", "n": "long",
+    }  # fmt: skip
+    change = {"toType": "long", "fromType": "integer"}
+    assert members["id"]["metadata"]["delta.typeChanges"] == [change]
+    assert columns(wide)["id"] == columns(made)["id"], "which has the name of a member"
+    if mapped:
+        ids = [each["metadata"]["delta.columnMapping.id"] for each in members.values()]
+        assert ids == [2, 3, 5]
+        assert wide.metadata.configuration["delta.columnMapping.maxColumnId"] == "5"
+
+
 def test_a_column_that_begins_anew() -> None:
     before = table(column_mapping=True).with_type("id", LongType())
     after = before.with_new_physical_column("id")

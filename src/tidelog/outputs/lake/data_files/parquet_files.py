@@ -208,11 +208,22 @@ def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
 
 
 def _repeating(table: pa.Table) -> list[str]:
-    """Columns of which a dictionary makes files smaller. To try one for each costs much."""
+    """Columns, and members of structs, of which a dictionary makes files smaller. To try one for
+    each costs much.
+    """
     head = table.slice(0, _SAMPLE)
-    return [
-        each.name
-        for each in table.schema
-        if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
-        if pc.count_distinct(head[each.name]).as_py() * 2 < head.num_rows
-    ]
+    found: list[str] = []
+    for field in head.schema:
+        _add_repeating(head[field.name], field.name, found)
+    return found
+
+
+def _add_repeating(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        for at, member in enumerate(kind):
+            _add_repeating(pc.struct_field(values, at), f"{path}.{member.name}", found)
+        return
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    if text and pc.count_distinct(values).as_py() * 2 < len(values):
+        found.append(path)

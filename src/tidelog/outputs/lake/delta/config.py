@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
+from tidelog.model.patterns import choice
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import named
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.lake.config import LakeSection
@@ -25,14 +27,20 @@ class DeltaSection(FileStoreSection, LakeSection):
         description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
         examples=["./data/lake"],
     )
+    holds: dict[TablePattern, Literal["copy", "changes"]] = Field(
+        default={},
+        description="By table or pattern, what the table in the lake holds. `copy` (default): the "
+        "rows that the source has. `changes`: every change, as a row.",
+        examples=[{"public.events": "changes"}],
+    )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
-        description="`hard`: a deleted row is removed. `soft`: it stays as it was last, with "
-        "`_deleted` true.",
+        description="Of copies. `hard`: a deleted row is removed. `soft`: it stays as it was last, "
+        "with `_deleted` true.",
     )
     partition_by: dict[TablePattern, list[str]] = Field(
         default={},
-        description="By table or pattern, the columns that the copy is partitioned by; for good.",
+        description="By table or pattern, the columns that its table is partitioned by; for good.",
         examples=[{"public.events": ["day"]}],
     )
     cluster_by: dict[TablePattern, Annotated[list[str], Field(min_length=1, max_length=4)]] = Field(
@@ -43,7 +51,7 @@ class DeltaSection(FileStoreSection, LakeSection):
     )
     deletion_vectors: bool = Field(
         default=True,
-        description="Do tables that are created have deletion vectors? With them a changed row is "
+        description="Do copies that are created have deletion vectors? With them a changed row is "
         "marked in its file; without, its file is written anew, which costs much more, but older "
         "readers can read the table.",
     )
@@ -59,3 +67,7 @@ class DeltaSection(FileStoreSection, LakeSection):
         le=256,
         description="So many tables that have steps, or very many changes, are read at once.",
     )
+
+    def keeps_copy(self, table: TableName) -> bool:
+        """Does it hold the rows of the source's table, and not its changes?"""
+        return choice(self.holds, table, "copy") == "copy"

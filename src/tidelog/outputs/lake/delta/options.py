@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.delta.table import DELETED, DeltaLayout
+from tidelog.outputs.lake.delta.new_tables import DELETED, DeltaLayout
 from tidelog.outputs.lake.output import LakeOptions
-from tidelog.outputs.lake.table import of_table
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,14 @@ class DeltaOptions(LakeOptions):
 
     def layout_of(self, table: TableName) -> DeltaLayout:
         """Of the copy of a table of the source."""
-        partitions = of_table(self.partition_by, table)
+        partitions = tuple(choice(self.partition_by, table, ()))
+        clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
+        if self.holds_of(table) == "changes":
+            # No row dies: vectors would only keep readers away.
+            return DeltaLayout("version", "", partitions, "changes", clusters, False)
         return DeltaLayout(
             deleted=DELETED if self.soft_deletes else "",
             partitions=partitions,
-            clusters=() if partitions else of_table(self.cluster_by, table),
+            clusters=clusters,
             deletion_vectors=self.deletion_vectors,
         )

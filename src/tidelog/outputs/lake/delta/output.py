@@ -1,23 +1,25 @@
-"""The Delta output: a copy of each table, exactly once, written without Spark's SQL.
+"""The Delta output: a copy of each table, or its changes, exactly once, without Spark's SQL.
 
 For each batch one Spark job reads the ranges of all tables that changed, settles them with the
-tables' files, and writes new files; the driver, which knows every table's state, commits them
-together with the batch's end (Delta's transaction version; application: log generation and output).
-The rest is `tidelog.outputs.lake.output`.
+tables' files, or takes each change as a row, and writes new files; the driver, which knows every
+table's state, commits them together with the batch's end (Delta's transaction version; application:
+log generation and output). The rest is `tidelog.outputs.lake.output`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConflictError, OutputBusyError, TidelogError
+from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
+from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, frame_of
@@ -27,6 +29,7 @@ from tidelog.outputs.lake.delta.settle_tasks import (
     SettlePartition,
     SettleResult,
     SettleWork,
+    TableWrite,
 )
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum
@@ -103,6 +106,12 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
         layout = self._options.layout_of(table)
+        if layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
+            raise OutputRefusedError(
+                f"output {self.name} holds the changes of {table} as the log has them, and its "
+                f"step {steps[0].action} would alter rows: take {table} out of the step's tables, "
+                "or hold a copy of it"
+            )
         return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
@@ -189,28 +198,43 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
         """Of each write, what its tasks made."""
-        alone = {at for at, write in enumerate(writes) if self._one_task(write)}
+        tasks = [(at, self._tasks(write)) for at, write in enumerate(writes)]
         framed = {
-            at: self._pool.submit(self._by_frame, write)
-            for at, write in enumerate(writes)
-            if at not in alone
+            at: self._pool.submit(self._by_frame, writes[at]) for at, works in tasks if not works
         }
-        done: dict[int, list[SettleResult]] = {}
-        groups = [sorted(alone)[n :: self._cores] for n in range(self._cores)]
+        items = [(at, work) for at, works in tasks for work in works]
+        groups = [items[n :: self._cores] for n in range(self._cores)]
         groups = [group for group in groups if group]
-        works = [[self._work(writes[at]) for at in group] for group in groups]
+        works = [[work for _, work in group] for group in groups]
+        done: dict[int, list[SettleResult]] = defaultdict(list)
         try:
-            found = run_on_executors(self._spark, settle_tasks.settle_ranges, works)
+            found = run_on_executors(self._spark, settle_tasks.write_tables, works)
         finally:
             wait(framed.values())  # they read states, which the batch that comes again refreshes
         for group, results in zip(groups, found, strict=True):
-            done |= {at: [result] for at, result in zip(group, results, strict=True)}
+            for (at, _), result in zip(group, results, strict=True):
+                done[at].append(result)
         done |= {at: future.result() for at, future in framed.items()}
         return [done[at] for at in range(len(writes))]
 
-    def _one_task(self, write: Write) -> bool:
-        """Is the table read, settled and written by one task, in the batch's job?"""
-        return len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
+    def _tasks(self, write: Write) -> Sequence[TableWrite]:
+        """What the batch's job does for a table; none: the table has a job of its own."""
+        if write.copy.layout.holds == "changes":
+            return self._appends(write)
+        alone = len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
+        return [self._work(write)] if alone else []
+
+    def _appends(self, write: Write) -> list[AppendWork]:
+        """As many as the range has parts: changes have no order but their versions'."""
+        table, work, target = replace(write.copy.files(), files=()), write.work, write.target
+        ranges: list[RangeOfTable | None] = []
+        if target is not None:
+            schema = delivered_schema(target.schema, write.columns)
+            log = (self._log_path, self._log.generation)
+            ranges += [RangeOfTable(*log, schema, tuple(part)) for part in write.parts]
+        found = [AppendWork(table, str(work.table), each) for each in ranges or [None]]
+        dumps = [each for each in work.dumps if each.finalized_until > work.start]
+        return [*found[:-1], replace(found[-1], dumps=tuple(d.first_offset for d in dumps))]
 
     def _work(self, write: Write, *, alone: bool = True) -> SettleWork:
         copy, target = write.copy, write.target
@@ -248,7 +272,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             of_each = work if together else replace(work, deleted_below=0)
             results = run_on_partitions(changes, SettlePartition(of_each))
         if below and not (together and results):
-            results += run_on_executors(self._spark, settle_tasks.settle_ranges, [[work]])[0]
+            results += run_on_executors(self._spark, settle_tasks.write_tables, [[work]])[0]
         return results
 
     def _rewrite(self, works: Sequence[RewriteWork]) -> list[FileChanges]:

@@ -5,10 +5,12 @@ A task writes data files, which nobody sees before the driver commits them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import SegmentRef
@@ -91,6 +93,10 @@ class SettleWork:
     deleted_below: int = 0
     alone: bool = True
 
+    def run(self) -> SettleResult:
+        """One task, or a part of one."""
+        return attempted(self.copy, lambda: _settled(self, None))
+
 
 @dataclass(frozen=True)
 class SettleResult:
@@ -101,9 +107,15 @@ class SettleResult:
     error: TidelogError | None = field(default=None, compare=False)
 
 
-def settle_ranges(works: Sequence[SettleWork]) -> list[SettleResult]:
+class TableWrite(Protocol):
+    """What a task does for one table."""
+
+    def run(self) -> SettleResult: ...
+
+
+def write_tables(works: Sequence[TableWrite]) -> list[SettleResult]:
     """One task: its works one after the other. An error of one does not touch the others."""
-    return [_result(work, None) for work in works]
+    return [work.run() for work in works]
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class SettlePartition:
     work: SettleWork
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> SettleResult:
-        return _result(self.work, batches)
+        return attempted(self.work.copy, lambda: _settled(self.work, batches))
 
 
 @dataclass(frozen=True)
@@ -153,12 +165,12 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         )
 
 
-def _result(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
-    copy = work.copy
+def attempted(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
+    """What ``write`` returns, or its error, which tells no values."""
     with failpoints.arm(failpoints.parse(copy.armed)):
         try:
             with without_values(f"writing {copy.place}"):
-                return _settled(work, batches)
+                return write()
         except TidelogError as error:
             return SettleResult(error=error)
 
@@ -201,11 +213,14 @@ def _settled_in_parts(
 
 
 def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
-    if rows is None:
-        return
+    return iter(()) if rows is None else read_range(rows, "changes", shapes.changes(rows.schema))
+
+
+def read_range(rows: RangeOfTable, shape: str, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The range in a shape of the source, ``schema`` in Spark's types, in the log's order."""
     from tidelog.spark.datasource import executor
     from tidelog.spark.datasource.source import opened_log
 
-    options = {"path": rows.log_path, "shape": "changes", "table": str(rows.schema.table)}
-    plan = ReadPlan(SourceOptions.parse(options), rows.schema, shapes.changes(rows.schema))
-    yield from executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
+    options = {"path": rows.log_path, "shape": shape, "table": str(rows.schema.table)}
+    plan = ReadPlan(SourceOptions.parse(options), rows.schema, schema)
+    return executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)

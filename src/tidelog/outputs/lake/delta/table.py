@@ -6,10 +6,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
@@ -17,50 +17,38 @@ from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
+from tidelog.outputs.lake.contents import edits, row_of
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import history
+from tidelog.outputs.lake.delta.new_tables import (
+    DELETED as DELETED,
+)
+from tidelog.outputs.lake.delta.new_tables import (
+    DeltaLayout as DeltaLayout,
+)
+from tidelog.outputs.lake.delta.new_tables import (
+    needs_mapping,
+    new_definition,
+)
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
-from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
+from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
 from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.settling.old_rows import newest_version
 from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
-from tidelog.outputs.lake.table import (
-    DROPPED_PROPERTY,
-    GENERATION_PROPERTY,
-    MARKED_PROPERTY,
-    TABLE_PROPERTY,
-    LakeLayout,
-    LakeTable,
-    fields_of,
-    parts_of,
-)
+from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
 from tidelog.ports import TargetTable
-from tidelog.spark.transforms import quoted
 from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 
-DELETED = "_deleted"  # the column of soft deletes
-
 # So often a change is made anew when others commit at the same time.
 COMMIT_TRIES = 20
-
-# Characters that Parquet column names may hold only under Delta's column mapping.
-_UNMAPPED = set(" ,;{}()\n\t=")
-
-# Commits between two checkpoints of tables that are created. Delta's default, 10, is for commits
-# that come once a minute; a checkpoint holds all files, and those removed in the last week.
-_CHECKPOINT_INTERVAL = "100"
-
-# Types that minimum and maximum are kept of. We keep them for the key and the version alone: they
-# let look-ups skip files, and statistics of every column cost much of a write.
-_STATISTICS = (
-    "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "decimal",
-)  # fmt: skip
 
 Rewrite = Callable[[Sequence[RewriteWork]], Sequence[FileChanges]]
 
@@ -68,16 +56,6 @@ Rewrite = Callable[[Sequence[RewriteWork]], Sequence[FileChanges]]
 def path_of(root: str, table: TableName, name: str) -> str:
     """``root/namespace/name``, see `parts_of`."""
     return "/".join([root.rstrip("/"), *parts_of(table, name)])
-
-
-@dataclass(frozen=True)
-class DeltaLayout(LakeLayout):
-    """``clusters``: columns of liquid clustering, of tables that are not partitioned;
-    ``deletion_vectors``: do tables that are created have them?
-    """
-
-    clusters: tuple[str, ...] = ()
-    deletion_vectors: bool = True
 
 
 class DeltaTable(LakeTable):
@@ -90,7 +68,7 @@ class DeltaTable(LakeTable):
 
     Attributes:
         key: names of the columns that rows are known by; files are sorted by them. Empty: not known
-            yet.
+            yet, or rows come in the order of their version.
         null_key: null in the key is a value like others.
     """
 
@@ -151,6 +129,9 @@ class DeltaTable(LakeTable):
     def column_types(self) -> dict[str, str]:
         return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
+    def row_types(self) -> dict[str, str]:
+        return {each.name: self.sql_type(each) for each in row_of(self.columns(), self.layout)}
+
     def definition(self) -> object:
         return self.metadata
 
@@ -183,33 +164,9 @@ class DeltaTable(LakeTable):
     # ------------------------------------------------ what it is like
 
     def create(self, target: TargetTable, generation: str) -> None:
-        fields = fields_of(target)
         self.check_names(target)
         self.check_layout(target)
-        layout = self.layout
-        own = [StructField(layout.version, LongType())]
-        if layout.deleted:
-            own.append(StructField(layout.deleted, BooleanType()))
-        statistics = [n for n in target.key if self._has_statistics(fields[n])]
-        statistics += [n for n in layout.clusters if n not in statistics]
-        statistics = [name for name in statistics if name not in layout.partitions]
-        properties = {
-            GENERATION_PROPERTY: generation,
-            TABLE_PROPERTY: str(target.source),
-            **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
-            "delta.dataSkippingStatsColumns": ",".join(
-                quoted(name) for name in [*statistics, layout.version]
-            ),
-            "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
-        }
-        definition = new_table(
-            [*fields.values(), *own],
-            partitions=layout.partitions,
-            clusters=layout.clusters,
-            properties=properties,
-            column_mapping=any(_UNMAPPED & set(name) for name in fields),
-            deletion_vectors=layout.deletion_vectors,
-        )
+        definition = new_definition(target, generation, self.layout)
         try:
             self._commits.commit(
                 self.state,
@@ -224,18 +181,20 @@ class DeltaTable(LakeTable):
     def set_property(self, name: str, value: str) -> None:
         self._define("SET TBLPROPERTIES", lambda table: table.with_property(name, value))
 
-    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
+    def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         self._forget(columns)
-        added = [fields.get(n) or StructField(n, BooleanType()) for n in columns.added]
-        by_name = {name.lower(): field.dataType for name, field in fields.items()}
 
         def change(table: TableDefinition) -> TableDefinition:
-            if any(_UNMAPPED & set(field.name) for field in added):
+            have = StructType.fromJson(dict(table.metadata.schema))
+            found = edits(columns, target, have, self.layout)
+            if needs_mapping(each.field.name for each in found if not each.widens):
                 table = table.with_column_mapping()
-            if added:
-                table = table.with_columns(added)
-            for name in columns.widened:
-                table = table.with_type(name, by_name[name.lower()])
+            for each in found:
+                name, kind = each.field.name, each.field.dataType
+                if each.widens:
+                    table = table.with_type(name, kind, within=each.within)
+                else:
+                    table = table.with_columns([each.field], within=each.within)
             if self.layout.clusters and not self.layout.partitions:
                 table = table.with_clusters(self.layout.clusters)
             return table
@@ -245,7 +204,7 @@ class DeltaTable(LakeTable):
     def _forget(self, columns: ColumnPlan) -> None:
         if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):
             return
-        if columns.back:
+        if columns.back and self.layout.holds == "copy":  # changes stay what they were
             # Before the property: a crash between the two does this twice, never not at all.
             self._rewrite_files(null_columns=tuple(columns.back))
         self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
@@ -312,9 +271,6 @@ class DeltaTable(LakeTable):
             "changed; it is tried again"
         )
 
-    def _has_statistics(self, field: StructField) -> bool:
-        return self.sql_type(field).partition("(")[0] in _STATISTICS
-
     # ------------------------------------------------ what is written
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
@@ -353,8 +309,8 @@ class DeltaTable(LakeTable):
         self._commits.commit(
             self.state,
             [*actions, *own],
-            operation="MERGE",
-            parameters={},
+            operation="MERGE" if self.layout.holds == "copy" else "WRITE",
+            parameters={} if self.layout.holds == "copy" else {"mode": "Append"},
             note=history.note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
@@ -386,7 +342,18 @@ class DeltaTable(LakeTable):
             self._checked = version
             return None
         self._restored = version
-        return Restored(found.offset, f"version {found.restored} is a RESTORE")
+        offset = found.offset
+        if self.layout.holds == "changes":  # which come once only
+            offset = min(max(offset or 0, self._newest_version() + 1), since) or None
+        return Restored(offset, f"version {found.restored} is a RESTORE")
+
+    def _newest_version(self) -> int:
+        """Of all rows; -1: there are none."""
+        layout = self.files().layout
+        reader = DataFileReader(self.store, layout)
+        return max(
+            (newest_version(file, reader, layout) for file in self.state.files.values()), default=-1
+        )
 
     def _commit_of(self, version: int) -> history.DeltaCommit | None:
         info = self.state.commit_info(version)

@@ -62,25 +62,27 @@ class TableDefinition:
             actions.append(_domain(name, had[name], removed=True))
         return actions
 
-    def with_columns(self, fields: Sequence[StructField]) -> TableDefinition:
-        """New ones at the end, NULL in all rows."""
+    def with_columns(self, fields: Sequence[StructField], *, within: str = "") -> TableDefinition:
+        """New ones at the end, NULL in all rows. ``within``: members of that column, a struct."""
         added = [{**each.jsonValue(), "nullable": True} for each in fields]
         if self._has_mapping:
-            return self._mapped(added, _new_name)
-        return self._with(columns=[*self._columns, *added])
+            return self._mapped(added, _new_name, within)
+        return self._with(columns=self._changed(within, lambda columns: [*columns, *added]))
 
-    def with_type(self, column: str, kind: DataType) -> TableDefinition:
+    def with_type(self, column: str, kind: DataType, *, within: str = "") -> TableDefinition:
         """``column`` with a type that holds all values of its former one, and that Delta can widen
-        it to.
+        it to. ``within``: it is a member of that column, a struct.
         """
 
         def widened(found: Column) -> Column:
+            if found["name"] != column:
+                return found
             metadata = dict(found["metadata"])
             change = {"toType": kind.jsonValue(), "fromType": found["type"]}
             metadata[_TYPE_CHANGES] = [*metadata.get(_TYPE_CHANGES, ()), change]
             return {**found, "type": kind.jsonValue(), "metadata": metadata}
 
-        columns = [widened(each) if each["name"] == column else each for each in self._columns]
+        columns = self._changed(within, lambda columns: [widened(each) for each in columns])
         return self._with(columns=columns, properties={_WIDENING: "true"})
 
     def with_property(self, name: str, value: str) -> TableDefinition:
@@ -132,6 +134,17 @@ class TableDefinition:
     def _columns(self) -> list[Column]:
         return list(self.metadata.schema["fields"])
 
+    def _changed(self, within: str, change: Callable[[list[Column]], list[Column]]) -> list[Column]:
+        """All columns, after the table's own, or the members of a struct, have been changed."""
+        if not within:
+            return change(self._columns)
+        return [
+            {**each, "type": {**each["type"], "fields": change(list(each["type"]["fields"]))}}
+            if each["name"] == within
+            else each
+            for each in self._columns
+        ]
+
     @property
     def _has_mapping(self) -> bool:
         return self.metadata.configuration.get(_MODE, "none") != "none"
@@ -153,13 +166,16 @@ class TableDefinition:
             wanted.add("timestampNtz")
         return replace(self, protocol=with_features(self.protocol, wanted), metadata=metadata)
 
-    def _mapped(self, added: Sequence[Column], name: Callable[[str], str]) -> TableDefinition:
+    def _mapped(
+        self, added: Sequence[Column], name: Callable[[str], str], within: str = ""
+    ) -> TableDefinition:
         """With further columns under column mapping; ``name``: the physical one of a column."""
         largest = int(self.metadata.configuration.get(_LARGEST_ID, 0))
-        columns = self._columns
+        known = []
         for each in added:
             column, largest = _assigned(each, largest, name)
-            columns.append(column)
+            known.append(column)
+        columns = self._changed(within, lambda columns: [*columns, *known])
         return self._with(columns=columns, properties={_MODE: "name", _LARGEST_ID: str(largest)})
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.errors import UsageError
+from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.iceberg.merging_output import MergingOptions, MergingOutput
 from tidelog.outputs.lake.iceberg.state import IcebergCatalog
 from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable, Partition
-from tidelog.outputs.lake.table import of_table, parts_of
+from tidelog.outputs.lake.table import parts_of
 from tidelog.ports import StateStore
 from tidelog.spark.sessions.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
@@ -82,7 +83,7 @@ class IcebergOutput(MergingOutput):
 
     def _open(self, table: TableName, name: str) -> IcebergTable:
         options = self._options
-        by = [Partition.parse(each) for each in of_table(options.partition_by, table)]
+        by = [Partition.parse(each) for each in choice(options.partition_by, table, ())]
         layout = IcebergLayout(
             deleted=DELETED if options.soft_deletes else "",
             partitions=tuple(each.sql(quote=False) for each in by),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -248,7 +248,7 @@ class IcebergTable(MergedTable):
         if self._state.head() is None:
             self._state.begin()
 
-    def follow(self, columns: ColumnPlan, fields: Mapping[str, StructField]) -> None:
+    def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         """Follow the columns, in one commit. A column that comes again is a new one, without
         values.
         """

@@ -113,6 +113,16 @@ def compared(
     return OldRows(places.key, version, deleted)
 
 
+def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -> int:
+    """The highest version of the file's rows, at least; `NO_VERSION`: none has any. Read where its
+    statistics don't tell.
+    """
+    bounds = VersionBounds.of(file, layout)
+    if bounds is not None:
+        return bounds.highest
+    return int(_numbers(reader.read(file, [layout.version]).column(0)).max(initial=NO_VERSION))
+
+
 def flags_of(marks: pa.ChunkedArray) -> Bools:
     """bool[n]; null is false."""
     found: Bools = pc.fill_null(marks, False).to_numpy()

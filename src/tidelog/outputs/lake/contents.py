@@ -1,0 +1,134 @@
+"""What a table of a lake holds of a table of the source, and in which of its columns.
+
+A copy has a row for each row of the source, and the source's columns are its own. A table of
+changes has a row for each change, as the source's shape `typed` has it: the source's columns are
+members of its structs ``before``, ``after`` and ``key``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from tidelog.outputs.lake.columns import ColumnPlan
+from tidelog.ports import TargetTable
+from tidelog.spark.formats import shapes
+
+Holds = Literal["copy", "changes"]
+
+COMPLETE_DUMP = "s"
+"""The op of a row beside those of changes: a dump of the whole table, complete now, began at its
+version. Keys that have no row from there on are gone from the source, as after a truncate.
+"""
+
+
+@dataclass(frozen=True)
+class LakeLayout:
+    """How rows are laid out in files: ``partitions``, fixed once a table is made; what the table
+    ``holds``; and the names of the columns that are ours; ``deleted`` is "" where deletes are hard.
+    """
+
+    version: str = "_version"
+    deleted: str = ""
+    partitions: tuple[str, ...] = ()
+    holds: Holds = "copy"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of our own columns beside the source's."""
+        if self.holds == "changes":
+            return ()
+        return tuple(name for name in (self.version, self.deleted) if name)
+
+
+@dataclass(frozen=True)
+class ColumnEdit:
+    """A column that comes, or that gets a wider type (``widens``). ``within``: the struct that it
+    is a member of; "": the table.
+    """
+
+    field: StructField
+    within: str = ""
+    widens: bool = False
+
+
+def fields_of(target: TargetTable) -> dict[str, StructField]:
+    """The delivered columns with Spark's types, in order."""
+    found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
+    return {field.name: field for field in found.fields}
+
+
+def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
+    """All columns of a new table."""
+    fields = fields_of(target)
+    if layout.holds == "changes":
+        key = StructType([fields[name] for name in target.key])
+        return shapes.typed_changes(StructType(list(fields.values())), key).fields
+    own = [StructField(layout.version, LongType())]
+    if layout.deleted:
+        own.append(StructField(layout.deleted, BooleanType()))
+    return [*fields.values(), *own]
+
+
+def row_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
+    """Of a table's columns those that follow the source's."""
+    if layout.holds == "copy":
+        return [field for field in columns.fields if field.name not in layout.own]
+    return _members(columns, "after") or []
+
+
+def edits(
+    plan: ColumnPlan, target: TargetTable, columns: StructType, layout: LakeLayout
+) -> list[ColumnEdit]:
+    """What is left to be done so that ``columns`` of a table become as planned."""
+    row = _edited(row_of(columns, layout), plan, fields_of(target))
+    if layout.holds == "copy":
+        return list(_differences("", columns.fields, row))
+    whole = columns_of(target, layout)
+    found = [ColumnEdit(each) for each in whole if each.name not in columns.names]
+    key = {name.lower() for name in target.key}
+    of_key = [field for field in row if field.name.lower() in key]
+    for within, wanted in (("before", row), ("after", row), ("key", of_key)):
+        have = _members(columns, within)
+        if have is not None:
+            found += _differences(within, have, wanted)
+    return found
+
+
+def _members(columns: StructType, name: str) -> list[StructField] | None:
+    if name not in columns.names:
+        return None
+    kind = columns[name].dataType
+    assert isinstance(kind, StructType)
+    return list(kind.fields)
+
+
+def _edited(
+    row: Sequence[StructField], plan: ColumnPlan, fields: Mapping[str, StructField]
+) -> list[StructField]:
+    """The columns that follow the source's, as planned."""
+    by_name = {name.lower(): field.dataType for name, field in fields.items()}
+    found = [
+        StructField(each.name, by_name[each.name.lower()] if each.name in plan.widened else kind)
+        for each in row
+        for kind in [each.dataType]
+    ]
+    names = {each.name.lower() for each in row}
+    added = [name for name in plan.added if name.lower() not in names]
+    return [*found, *(fields.get(name) or StructField(name, BooleanType()) for name in added)]
+
+
+def _differences(
+    within: str, have: Sequence[StructField], wanted: Sequence[StructField]
+) -> Iterator[ColumnEdit]:
+    there = {field.name.lower(): field for field in have}
+    for field in wanted:
+        found = there.get(field.name.lower())
+        if found is None:
+            yield ColumnEdit(StructField(field.name, field.dataType), within)
+        elif found.dataType != field.dataType:
+            yield ColumnEdit(StructField(found.name, field.dataType), within, widens=True)

@@ -1,0 +1,37 @@
+"""Tables of changes are not compared with their source, and nobody is told that they are equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog.app.verify.compare import _chosen
+from tidelog.app.verify.copies import is_compared
+from tidelog.errors import UsageError
+from tidelog.model.schema import TableName
+from tidelog.outputs.registry import DeltaSection
+
+ORDERS, EVENTS = TableName("public", "orders"), TableName("public", "events")
+
+
+def section(**options: Any) -> DeltaSection:
+    return DeltaSection.model_validate({"kind": "delta", "path": "lake", **options})
+
+
+def test_a_table_of_changes_is_not_compared() -> None:
+    some = section(holds={"public.events": "changes"}, tables=["public.*"])
+    assert is_compared(some, ORDERS)
+    assert not is_compared(some, EVENTS)
+    assert not is_compared(some, TableName("other", "t"))
+    assert is_compared(section(holds={"public.events": "copy", "*.*": "changes"}), EVENTS)
+
+
+def test_nothing_to_compare_is_no_equality() -> None:
+    some, none = section(holds={"public.events": "changes"}), section(holds={"*.*": "changes"})
+    assert _chosen([ORDERS, EVENTS], [], [some]) == [ORDERS, EVENTS]
+    with pytest.raises(UsageError, match=r"no output keeps a copy of a table of .*events"):
+        _chosen([ORDERS, EVENTS], ["public.events"], [some])
+    with pytest.raises(UsageError, match="changes are not compared"):
+        _chosen([ORDERS, EVENTS], [], [none])
+    assert _chosen([ORDERS, EVENTS], [], [none, some]) == [ORDERS, EVENTS]

@@ -23,11 +23,15 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
-ICEBERG_VENV := .venv-iceberg
-ICEBERG_PY := $(ICEBERG_VENV)/bin/python
-ICEBERG_INSTALLED := $(STAMPS)/iceberg
+# Versions of Spark beside that of .venv; Iceberg is built for 4.1.
+SPARKS := 4.0 4.1 4.3
+ICEBERG_PY := .venv-spark-4.1/bin/python
+ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
+# What differs between them: the source, its streams, jobs on executors, and what reads Delta tables.
+SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
+	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,12 +49,12 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Spark 4.1 of its own, all else from .venv: site packages are searched in this order.
-$(ICEBERG_INSTALLED): $(INSTALLED) requirements-iceberg.lock
-	@test -x $(ICEBERG_PY) || $(PY) -m venv $(ICEBERG_VENV)
-	$(ICEBERG_PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-iceberg.lock
+# Spark of its own, all else from .venv: site packages are searched in this order.
+$(STAMPS)/spark-%: $(INSTALLED) requirements-spark-%.lock
+	@test -x .venv-spark-$*/bin/python || $(PY) -m venv .venv-spark-$*
+	.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-spark-$*.lock
 	@rest=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-		&& own=$$($(ICEBERG_PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		&& own=$$(.venv-spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 		&& echo "import site; site.addsitedir('$$rest')" > "$$own/zz-rest.pth"
 	@touch $@
 
@@ -112,9 +116,21 @@ test-newcomer-spark: venv
 	tools/as_newcomer.sh tools/run_tests.sh newcomer-spark $(PY) $(NEWCOMER) \
 		-m "mysql_family and spark and not slow and not soak and not thorough" $(ARGS)
 
-test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
+test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-spark-4.1
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \
 		tests/integration/iceberg tests/behaviours/outputs tests/faults/outputs $(ARGS)
+
+test-sparks: venv ## One test on each Spark but that of .venv: 4.0, 4.1, 4.3; two at once
+	@$(MAKE) --no-print-directory --output-sync=target --keep-going -j 2 $(SPARKS:%=test-spark-%)
+
+test-spark-%: $(STAMPS)/spark-%
+	tools/run_tests.sh spark-$* .venv-spark-$*/bin/python -m spark tests/e2e/test_each_spark.py $(ARGS)
+
+test-matrix: venv $(SPARKS:%=$(STAMPS)/spark-%) ## Tests of the Spark source, of jobs and outputs on each Spark: 4.0 to 4.3
+	for python in $(PY) $(SPARKS:%=.venv-spark-%/bin/python); do \
+		PYSPARK_PYTHON=$(CURDIR)/$$python tools/run_tests.sh matrix $$python -m "spark and not soak" $(SPARK_TESTS) $(ARGS) \
+			|| failed="$${failed:-} $$python"; \
+	done; test -z "$${failed:-}" || { echo "failed on:$$failed"; exit 1; }
 
 test-versions: venv ## The core of PostgreSQL's tests on each version but 16, which `make test-all` runs them on
 	for version in 14 15 17 18; do \
@@ -177,4 +193,4 @@ lock: ## Renew requirements.lock (needs uv)
 		--custom-compile-command "make lock" --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 
 clean: ## Remove .venv and everything generated
-	rm -rf $(VENV) $(ICEBERG_VENV) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(SPARKS:%=.venv-spark-%) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

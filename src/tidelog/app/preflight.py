@@ -13,7 +13,12 @@ from tidelog.app.capture.channels import check_channels, notification_place, sig
 from tidelog.app.destination_names import check_names
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.pipeline.installed import (
+    check_installed,
+    check_spark,
+    installed_versions,
+    untested_versions,
+)
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
@@ -165,14 +170,21 @@ def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
 
 
 def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
-    """Can the pipeline run here too? A host that only captures needs no Spark."""
-    found = {"check": "spark", "level": "ok", "message": "pyspark and Java are there", "fix": ""}
+    """Can the pipeline run here too, with the outputs that are configured? A host that only
+    captures needs no Spark.
+    """
+    found = {"check": "spark", "level": "ok", "fix": ""}
     try:
         check_installed(config.outputs)
         check_spark(config)
     except UsageError as error:
         found["level"] = "warning"
         found["message"] = f"on this host only `tidelog capture` can run. {error}"
+    else:
+        found["message"] = f"{installed_versions()} fit the outputs"
+        if doubts := "; ".join(untested_versions()):
+            found["level"] = "warning"
+            found["message"] = f"it may not run: {doubts}"
     yield found
 
 

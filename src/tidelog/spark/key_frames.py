@@ -34,7 +34,6 @@ _TEXTS: dict[type[t.DataType], str] = {
     t.FloatType: "CAST({c} + CAST(0 AS FLOAT) AS STRING)",
     t.DoubleType: "CAST({c} + CAST(0 AS DOUBLE) AS STRING)",
     t.DateType: _CAST,
-    t.TimeType: _CAST,
     t.TimestampNTZType: _CAST,
     t.BooleanType: "IF({c}, 't', 'f')",
     t.BinaryType: "concat('\\\\x', hex({c}))",
@@ -42,6 +41,8 @@ _TEXTS: dict[type[t.DataType], str] = {
     "CAST(CAST(unix_micros({c}) AS DECIMAL(20, 0)) / 1000000 AS DECIMAL(18, 6))) AS STRING), "
     "'+00')",
 }
+if hasattr(t, "TimeType"):  # since Spark 4.1
+    _TEXTS[t.TimeType] = _CAST
 
 
 def keys_of_frame(

@@ -14,7 +14,7 @@ from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.pipeline import spark_session
 from tidelog.spark.queries.run import run_pipeline
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
+from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, SPARK_OF_ICEBERG, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState
 
@@ -23,9 +23,10 @@ SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """With Delta, or, in the environment that `make test-iceberg` makes, with Iceberg."""
-    iceberg = SPARK_VERSION == SPARK_OF_ICEBERG
-    session = spark_session("local[2]", conf=SHARED, delta=not iceberg, iceberg=iceberg)
+    """With Delta, if there is one for this Spark, and with Iceberg, if this is its Spark."""
+    jars = iceberg_jars() if SPARK_VERSION == SPARK_OF_ICEBERG else []
+    conf = SHARED | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
+    session = spark_session("local[2]", conf=conf, delta=SPARK_VERSION in DELTA_SPARK_JARS)
     yield session
     session.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions.python_program import python_program
 
 pytestmark = pytest.mark.spark
@@ -26,10 +28,33 @@ def test_python_processes_import_the_installed_pyspark(spark: Any) -> None:
     assert found == pyspark.__file__  # and not that in pyspark.zip, which is compiled each time
 
 
+def test_a_session_s_own_setting_names_the_python_of_its_workers(
+    spark: Any, tmp_path: Path
+) -> None:
+    def program(_row: int) -> str:
+        return os.environ.get("STARTED_BY", "")
+
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nSTARTED_BY=script exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    context = spark.sparkContext
+    before = context.pythonExec
+    context._conf.set("spark.pyspark.python", str(script))
+    try:
+        register(spark)
+        assert context.parallelize([1], 1).map(program).collect() == ["script"]
+    finally:
+        context._conf._jconf.remove("spark.pyspark.python")
+        context.pythonExec = before
+    assert context.parallelize([1], 1).map(program).collect() == [""]
+
+
 @pytest.mark.parametrize(
     ("master", "given", "expected"),
     [
         ("local[2]", "/usr/bin/python3", "/usr/bin/python3"),
+        ("spark://host:7077", "/usr/bin/python3", "/usr/bin/python3"),
+        ("yarn", "./environment/bin/python", "./environment/bin/python"),
         ("local[2]", sys.executable, None),
         ("local[2]", None, None),
         ("spark://host:7077", None, sys.executable),

@@ -13,6 +13,7 @@ from tidelog.demo.servers import mysql_binaries, postgres_jars
 from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
+from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.system import maven
 from tidelog.system.fetching import Fetching, told_of_fetching
 from tidelog.system.maven import Jar
@@ -23,7 +24,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A home directory without anything, and pinned jars of our own making."""
     data = b"a jar"
     jar = Jar("org.made", "up", "1.0", hashlib.sha256(data).hexdigest())
-    monkeypatch.setattr(jars, "DELTA_JARS", (jar,))
+    monkeypatch.setattr(jars, "DELTA_SPARK_JARS", {SPARK_VERSION: jar})
+    monkeypatch.setattr(jars, "DELTA_JARS", ())
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TIDELOG_MAVEN_URL", raising=False)
     monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch, told: None)
@@ -110,7 +112,8 @@ def test_a_program_that_fetches_is_looked_at_and_ended(tmp_path: Path) -> None:
 
 
 def test_pinned_sizes_are_those_of_the_jars() -> None:
-    pinned = [*jars.DELTA_JARS, *jars.ICEBERG_JARS, *postgres_jars.JARS.values()]
+    pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
+    pinned += postgres_jars.JARS.values()
     pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
     for jar in pinned:
@@ -129,6 +132,14 @@ def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     assert str(offline / "cache") in text
     path = "https://repo1.maven.org/maven2/org/made/up/1.0/up-1.0.jar"
     assert f"curl --fail --remote-name-all {path}" in text
+
+
+def test_a_spark_that_delta_has_no_jars_for_is_told_of_the_way_on(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "DELTA_SPARK_JARS", {"3.8": jars.DELTA_SPARK_JARS[SPARK_VERSION]})
+    with pytest.raises(UsageError, match=rf"for Spark {SPARK_VERSION}.*spark_session\(delta=False"):
+        jars.delta_jars(offline / "cache")
 
 
 def test_jars_are_read_from_a_list() -> None:

@@ -22,6 +22,20 @@ def check_session(extra: str = "spark") -> None:
     check_spark_runs(extra)
 
 
+def installed_versions() -> str:
+    """Of Spark, Java and Python, where `check_session` raises nothing."""
+    from tidelog.spark.sessions.installed import versions
+
+    return versions()
+
+
+def untested_versions() -> list[str]:
+    """What of them Tidelog is not tested with, or PySpark is not made for, a sentence each."""
+    from tidelog.spark.sessions.installed import untested
+
+    return list(untested())
+
+
 def check_spark(config: Config) -> Lake | None:
     """Whose jars the session needs; None: no lake's, so that any version of Spark will do. Delta
     tables are written and read without Delta's; a class of the user's may write some with them.
@@ -40,11 +54,11 @@ def check_spark(config: Config) -> Lake | None:
 
 
 def _may_write_delta(kinds: Collection[str]) -> bool:
-    from tidelog.spark.sessions.jars import SPARK_OF_DELTA
+    from tidelog.spark.sessions.jars import DELTA_SPARK_JARS
     from tidelog.spark.sessions.versions import SPARK_VERSION
 
     foreign = any(not isinstance(OUTPUT_KINDS.get(kind), OwnKind) for kind in kinds)
-    return SPARK_VERSION == SPARK_OF_DELTA and (foreign or "python" in kinds)
+    return SPARK_VERSION in DELTA_SPARK_JARS and (foreign or "python" in kinds)
 
 
 def check_installed(sections: Iterable[OutputSection]) -> None:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -73,12 +74,27 @@ def register(spark: SparkSession) -> None:
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and OPTIONS_VARIABLE in os.environ:
         context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
-    if context is not None and "PYSPARK_PYTHON" not in os.environ:
-        configured = context.getConf().get("spark.pyspark.python")
-        if configured is None and str(context.master).startswith("local"):
-            context.pythonExec = sys.executable  # and not any "python3", which may lack us
+    if context is not None:
+        _choose_python(context)
     with _registering(context):
-        spark.dataSource.register(TidelogSource)
+        try:
+            spark.dataSource.register(TidelogSource)
+        except AnalysisException as error:
+            # Spark 4.0 keeps the one that it found by itself (pyspark_tidelog).
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
+def _choose_python(context: SparkContext) -> None:
+    """Workers run the Python that the session's ``spark.pyspark.python`` names, as under
+    spark-submit, else that of ``PYSPARK_PYTHON``, else, on this machine, the one that runs here:
+    not any "python3", which may lack us.
+    """
+    configured = context.getConf().get("spark.pyspark.python")
+    if configured is not None:
+        context.pythonExec = configured
+    elif "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
 
 
 @contextmanager
@@ -222,7 +238,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.options.max_records)
         return ReadMaxBytes(self.options.max_bytes)
 
-    def latestOffset(  # noqa: N802  # Spark 4.1 gives no arguments
+    def latestOffset(  # noqa: N802  # Spark gives no arguments before 4.2
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         if start is None:

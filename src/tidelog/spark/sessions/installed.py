@@ -11,17 +11,26 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
+from typing import Final
 
 from tidelog.errors import MissingProgramError, UsageError
 from tidelog.system.extras import check_installed
 
+TESTED: Final = ("4.0", "4.1", "4.2", "4.3")
+"""Minor versions of Spark, each in an environment of its own: `make test-sparks`."""
 JAVA_MIN = 17
+_JAVA_MAX: Final = {"4.0": 23}
+"""By minor version of Spark. Hadoop 3.4.1 calls ``Subject.getSubject``, which Java 24 took away."""
 _REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark looks for them
 _INSTALL_JAVA = (
     f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"
 )
 _ANSWER_S = 60.0
+_CLASSIFIER: Final = "Programming Language :: Python :: "
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def check_pyspark(extra: str = "spark") -> None:
@@ -31,10 +40,11 @@ def check_pyspark(extra: str = "spark") -> None:
 
 def check_spark_runs(extra: str = "spark") -> None:
     """Raises MissingExtraError or MissingProgramError unless a session can be started here, or one
-    is running; UsageError where sessions are those of Spark Connect: outputs call Spark's JVM,
-    which these don't reach.
+    is running; UsageError where pyspark is too old, or sessions are those of Spark Connect: outputs
+    call Spark's JVM, which these don't reach.
     """
     check_pyspark(extra)
+    _check_spark()
     if _REMOTE & os.environ.keys():
         raise UsageError(
             "sessions of this process are of Spark Connect (SPARK_REMOTE, or builder.remote): they "
@@ -45,8 +55,48 @@ def check_spark_runs(extra: str = "spark") -> None:
         check_java()
 
 
+def _check_spark() -> None:
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    if _number(SPARK_VERSION) < _number(TESTED[0]):
+        raise UsageError(
+            f"Tidelog runs on Spark {TESTED[0]} to {TESTED[-1]}, and installed is pyspark "
+            f"{SPARK_VERSION}: pip install 'pyspark>={TESTED[0]}'"
+        )
+
+
+def _number(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in minor.split("."))
+
+
+def versions() -> str:
+    """Of what sessions are of, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
+    import pyspark
+
+    java = _version(java_program() or "java")
+    return f"pyspark {pyspark.__version__}, Java {java or '(of the session)'}, Python {_PYTHON}"
+
+
+def untested() -> Iterator[str]:
+    """What of them is no version that Tidelog is tested with, or PySpark is made for."""
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    if SPARK_VERSION not in TESTED:
+        yield f"Tidelog is not tested on Spark {SPARK_VERSION}; it is on {', '.join(TESTED)}"
+    made_for = {
+        each.removeprefix(_CLASSIFIER)
+        for each in metadata.metadata("pyspark").get_all("Classifier") or ()
+        if each.startswith(f"{_CLASSIFIER}3.")
+    }
+    if made_for and _PYTHON not in made_for:
+        known = ", ".join(sorted(made_for, key=_number))
+        yield f"pyspark {SPARK_VERSION} is made for Python {known}, and this is {_PYTHON}"
+
+
 def check_java() -> None:
-    """Raises MissingProgramError unless the Java that Spark would take is there and new enough."""
+    """Raises MissingProgramError unless the Java that Spark would take is there and one that it
+    runs on.
+    """
     home, java = os.environ.get("JAVA_HOME"), java_program()
     if java is None:
         raise MissingProgramError(
@@ -67,6 +117,14 @@ def check_java() -> None:
         raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, and {java} is Java {version}: "
             f"{_INSTALL_JAVA}, and set JAVA_HOME to it"
+        )
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    highest = _JAVA_MAX.get(SPARK_VERSION, version)
+    if version > highest:
+        raise MissingProgramError(
+            f"Spark {SPARK_VERSION} runs on Java {JAVA_MIN} to {highest}, and {java} is Java "
+            f"{version}: set JAVA_HOME to another one, or take a newer pyspark"
         )
 
 

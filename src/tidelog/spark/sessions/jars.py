@@ -8,21 +8,41 @@ again at every start.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
+from tidelog.errors import UsageError
 from tidelog.system.maven import Jar, fetch
 
-# delta-spark and delta-storage run everything that we use; the kernel jars are what delta-spark's
-# SQL catalogue links to on its other paths. Unity Catalog's and cloud clients are not needed.
+# delta-spark calls Spark's internals: it is built for each minor version, and fails inside the
+# first write on another.
 DELTA_VERSION = "4.4.0"
-SPARK_OF_DELTA = "4.2"
-DELTA_JARS = (
-    Jar(
+DELTA_SPARK_JARS: Final = {
+    "4.0": Jar(
+        "io.delta",
+        "delta-spark_4.0_2.13",
+        DELTA_VERSION,
+        "49e899667168b9412f83cbe894ce264107d7b896d6c5e12edca4e216845c1104",
+        size=9_469_662,
+    ),
+    "4.1": Jar(
+        "io.delta",
+        "delta-spark_4.1_2.13",
+        DELTA_VERSION,
+        "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+        size=9_471_929,
+    ),
+    "4.2": Jar(
         "io.delta",
         "delta-spark_4.2_2.13",
         DELTA_VERSION,
         "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
         size=9_515_916,
     ),
+}
+"""By the minor version of Spark."""
+# With delta-storage it runs everything that we use; the kernel jars are what delta-spark's SQL
+# catalogue links to on its other paths. Unity Catalog's and cloud clients are not needed.
+DELTA_JARS = (
     Jar(
         "io.delta",
         "delta-storage",
@@ -74,12 +94,24 @@ ICEBERG_JARS = (
 
 
 def delta_jars(directory: Path | None = None) -> list[Path]:
-    """Paths of Delta's jars, fetched if they are not there yet (`tidelog.system.maven.fetch`), and
-    of ours with the class that `DELTA_CONF` names.
+    """Paths of Delta's jars for the installed pyspark, fetched if they are not there yet
+    (`tidelog.system.maven.fetch`), and of ours with the class that `DELTA_CONF` names.
 
-    Raises UsageError that says how to go on without network.
+    Raises UsageError if Delta has none for this Spark, and one that says how to go on without
+    network.
     """
-    return [*fetch(DELTA_JARS, "Delta's jars", directory), S3_LOG_STORE_JAR]
+    from tidelog.spark.sessions.versions import SPARK_VERSION  # pyspark, which takes long
+
+    own = DELTA_SPARK_JARS.get(SPARK_VERSION)
+    if own is None:
+        raise UsageError(
+            f"there are no jars of Delta {DELTA_VERSION} for Spark {SPARK_VERSION}, by which Spark "
+            "itself reads and writes Delta tables; there are for "
+            f"{', '.join(DELTA_SPARK_JARS)}: pip install 'pyspark=={max(DELTA_SPARK_JARS)}.*', or "
+            "start the session without, by spark_session(delta=False). Tidelog's Delta output, and "
+            "`tidelog verify`, need none"
+        )
+    return [*fetch((own, *DELTA_JARS), "Delta's jars", directory), S3_LOG_STORE_JAR]
 
 
 def s3_log_store_jar() -> Path:

@@ -11,13 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelog.errors import UsageError
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import (
-    DELTA_VERSION,
     S3_LOG_STORE,
-    SPARK_OF_DELTA,
     delta_jars,
     iceberg_jars,
 )
@@ -111,13 +108,14 @@ def spark_session(
     Args:
         master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
         conf: settings that win over our defaults; lists, such as ``spark.jars``, continue ours.
-        delta: fetch (once) and load Delta's jars.
+        delta: fetch (once) and load Delta's jars, by which Spark itself reads and writes Delta
+            tables. Tidelog's Delta output needs none.
         iceberg: those of Iceberg; never both.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears where the command was run.
 
-    Raises UsageError if Delta's jars can't be had, there is no Java or sessions are those of Spark
-    Connect, MissingExtraError without pyspark.
+    Raises UsageError if Delta's jars can't be had or there are none for this Spark, there is no
+    Java or sessions are those of Spark Connect, MissingExtraError without pyspark.
     """
     check_spark_runs("iceberg" if iceberg else "spark")
     from pyspark.sql import SparkSession
@@ -136,7 +134,6 @@ def spark_session(
     options = (f"-Dlog4j2.configurationFile={_quiet_log_configuration()}", _JIT_OPTIONS)
     settings["spark.driver.extraJavaOptions"] = " ".join((*options, archive.java_options()))
     if delta:
-        _check_spark_version()
         settings.update(DELTA_CONF)
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     elif iceberg:
@@ -193,17 +190,6 @@ def _deaf_to_sigterm() -> Iterator[None]:
         gateway.Popen = popen
 
 
-def _check_spark_version() -> None:
-    """Delta calls Spark's internals: with another minor version it fails inside the first write."""
-    import pyspark
-
-    if not pyspark.__version__.startswith(f"{SPARK_OF_DELTA}."):
-        raise UsageError(
-            f"Delta {DELTA_VERSION} is built for Spark {SPARK_OF_DELTA}, installed is pyspark "
-            f"{pyspark.__version__}: pip install 'pyspark=={SPARK_OF_DELTA}.*'"
-        )
-
-
 def _let_workers_import_us(master: str) -> None:
     """Workers and the planning processes import tidelog: give them this process's path to it.
 
@@ -211,7 +197,7 @@ def _let_workers_import_us(master: str) -> None:
     not installed would be missing there.
     """
     root = str(Path(version.__file__).parents[2])
-    os.environ["PYSPARK_PYTHON"] = python_program(master)  # else workers run any "python3"
+    os.environ["PYSPARK_PYTHON"] = python_program(master)  # the user's, if there is one
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *(part for part in known if part)])

@@ -1,7 +1,7 @@
-"""What differs between the versions of Spark that Tidelog runs on: 4.2, and 4.1 for Iceberg.
+"""What differs between the versions of Spark that Tidelog runs on: 4.0 to 4.3.
 
-Spark 4.1 asks a Python stream for its latest offset without saying where a batch starts or how much
-it may hold, and reads "all that is available now" as one batch.
+Before 4.2 Spark asks a Python stream for its latest offset without saying where a batch starts or
+how much it may hold, and reads "all that is available now" as one batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ModuleNotFoundError:  # pragma: no cover - Spark 4.1, where nothing but our reader uses them
+except ModuleNotFoundError:  # pragma: no cover - before Spark 4.2: nothing but our reader uses them
 
     class ReadLimit:  # type: ignore[no-redef]
         """How much a batch takes."""
@@ -44,7 +44,7 @@ except ModuleNotFoundError:  # pragma: no cover - Spark 4.1, where nothing but o
             self.max_rows = max_rows
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Spark 4.1 never asks for it."""
+        """Spark never asks for it before 4.2."""
 
 
 __all__ = [

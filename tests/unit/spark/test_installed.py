@@ -1,0 +1,83 @@
+"""Which versions of Spark, Java and Python fit each other and the outputs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tidelog.app import preflight
+from tidelog.app.pipeline.installed import untested_versions
+from tidelog.config import load_config
+from tidelog.errors import MissingProgramError, UsageError
+from tidelog.spark.sessions import installed, versions
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture
+def java_25(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho 'openjdk version \"25.0.1\" 2025-10-21' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+
+
+def found(tmp_path: Path, output: str) -> tuple[str, str]:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        f"outputs: [{output}]\n"
+    )
+    [finding] = preflight._check_spark(load_config(file))
+    return finding["level"], finding["message"]
+
+
+@pytest.mark.usefixtures("java_25")
+def test_a_java_that_is_too_new_for_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "SPARK_VERSION", "4.0")
+    with pytest.raises(MissingProgramError, match=r"Spark 4\.0 runs on Java 17 to 23.*Java 25"):
+        installed.check_java()
+    monkeypatch.setattr(versions, "SPARK_VERSION", "4.2")
+    installed.check_java()
+
+
+def test_a_spark_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "SPARK_VERSION", "3.5")
+    with pytest.raises(UsageError, match=r"Spark 4\.0 to 4\.3.*pyspark 3\.5: pip install"):
+        installed.check_spark_runs()
+
+
+def test_a_check_tells_the_versions_that_fit(tmp_path: Path) -> None:
+    level, message = found(tmp_path, "{kind: delta, path: lake}")
+    assert level == "ok"
+    assert message.startswith(f"pyspark {pyspark.__version__}, Java ")
+    assert message.endswith(f"Python {PYTHON} fit the outputs")
+
+
+@pytest.mark.parametrize("spark", ["4.0", "4.3"])
+def test_a_check_tells_that_an_output_needs_another_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str
+) -> None:
+    from tidelog.outputs.lake.iceberg import output
+
+    monkeypatch.setattr(output, "SPARK_VERSION", spark)
+    level, message = found(tmp_path, "{kind: iceberg, path: lake}")
+    assert level == "warning"
+    assert "only `tidelog capture` can run" in message
+    assert f"needs Spark 4.1, which Iceberg 1.12.0 is built for; installed is pyspark {spark}" in (
+        message
+    )
+
+
+def test_a_check_tells_what_is_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert untested_versions() == []
+    monkeypatch.setattr(versions, "SPARK_VERSION", "4.9")
+    monkeypatch.setattr(installed, "_PYTHON", "3.99")
+    level, message = found(tmp_path, "{kind: files, path: a}")
+    assert level == "warning"
+    assert "not tested on Spark 4.9" in message
+    assert message.endswith("and this is 3.99")

@@ -97,6 +97,8 @@ class Lake:
 
 @pytest.fixture
 def lake(spark: Any, built: BuiltLog, tmp_path: Path) -> Lake:
+    if SPARK_VERSION not in DELTA_SPARK_JARS:
+        pytest.skip(f"Delta has no library for Spark {SPARK_VERSION}, which looks at the tables")
     return Lake(spark, built, tmp_path)
 
 

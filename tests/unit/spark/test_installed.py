@@ -38,9 +38,10 @@ def found(tmp_path: Path, output: str) -> tuple[str, str]:
 
 @pytest.mark.usefixtures("java_25")
 def test_a_java_that_is_too_new_for_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "SPARK_VERSION", "4.0")
-    with pytest.raises(MissingProgramError, match=r"Spark 4\.0 runs on Java 17 to 23.*Java 25"):
-        installed.check_java()
+    for spark in ("4.0", "4.1"):
+        monkeypatch.setattr(versions, "SPARK_VERSION", spark)
+        with pytest.raises(MissingProgramError, match=f"Spark {spark} runs on Java 17 to 23.*25"):
+            installed.check_java()
     monkeypatch.setattr(versions, "SPARK_VERSION", "4.2")
     installed.check_java()
 

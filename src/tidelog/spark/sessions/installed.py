@@ -22,8 +22,10 @@ from tidelog.system.extras import check_installed
 TESTED: Final = ("4.0", "4.1", "4.2", "4.3")
 """Minor versions of Spark, each in an environment of its own: `make test-sparks`."""
 JAVA_MIN = 17
-_JAVA_MAX: Final = {"4.0": 23}
-"""By minor version of Spark. Hadoop 3.4.1 calls ``Subject.getSubject``, which Java 24 took away."""
+_JAVA_MAX: Final = {"4.0": 23, "4.1": 23}
+"""By minor version of Spark. Their Hadoop, 3.4, calls ``Subject.getSubject``, which Java 24 took
+away (JEP 486).
+"""
 _REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark looks for them
 _INSTALL_JAVA = (
     f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"

@@ -146,7 +146,7 @@ def shop(
             postgres16.drop_database(name)
 
 
-@pytest.mark.timeout(3000)  # two of them share two cores
+@pytest.mark.timeout(1800)  # two of them share two cores
 def test_outputs_and_streams_hold_what_the_source_has(shop: Shop) -> None:
     """By two pipelines, one after the other, and a stream that goes on at its checkpoint."""
     shop.wait_for_dump()

@@ -20,7 +20,7 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.pipeline import spark_session
-from tidelog.spark.queries.run import MAX_BATCH_BYTES, QueryProgress, run_pipeline
+from tidelog.spark.queries.run import MAX_BATCH_BYTES, BatchProgress, run_pipeline
 
 
 def main() -> None:
@@ -40,12 +40,12 @@ def main() -> None:
         path = given.log or Path(scratch) / "log"
         if not path.exists():
             build(path, given.changes, given.keys)
-        lake, checkpoint = given.fill or Path(scratch) / "lake", Path(scratch) / "checkpoint"
+        lake = given.fill or Path(scratch) / "lake"
         if given.cold:
             _fill_in_another_process(path, lake, given.keys)
         spark = spark_session("local[2]", conf=dict(c.split("=", 1) for c in given.conf))
 
-        def progress(done: QueryProgress) -> None:
+        def progress(done: BatchProgress) -> None:
             print(
                 f"  batch {done.batch_id}: {done.rows:,} rows in {done.seconds:.1f} s", flush=True
             )
@@ -54,7 +54,7 @@ def main() -> None:
             output = DeltaOutput(spark, str(path), str(lake))
             try:
                 run_pipeline(
-                    spark, str(path), [output], str(checkpoint / name), once=True,
+                    spark, str(path), [output], once=True, name=name,
                     on_progress=progress, max_batch_bytes=batch_bytes,
                 )  # fmt: skip
             finally:

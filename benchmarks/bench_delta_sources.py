@@ -146,7 +146,7 @@ def merge(sources: list[Source], changes: int, rounds: int, scratch: Path) -> li
 
 def merged(spark: Any, source: Source, scratch: Path) -> Reading:
     """The keys are there already; what the changes cost."""
-    lake, checkpoint = scratch / "lake", scratch / "checkpoint"
+    lake = scratch / "lake"
     log = EventLog.open(str(source.log))
     ids = frozenset(schema.schema_id for schema in log.schemas.versions(source.table))
     output = DeltaOutput(spark, str(source.log), str(lake))
@@ -155,14 +155,13 @@ def merged(spark: Any, source: Source, scratch: Path) -> Reading:
     try:
         output.write(OutputBatch(log.generation, log.head_offset, source.loaded, ranges))
         with Meter() as meter:
-            run_pipeline(spark, str(source.log), [output], str(checkpoint), once=True)
+            run_pipeline(spark, str(source.log), [output], once=True)
     finally:
         output.close()
     rows = spark.read.format("delta").load(f"{lake}/{source.table.namespace}/orders").count()
     if rows != source.keys:
         raise RuntimeError(f"{source.kind}: {rows:,} rows in the table, not {source.keys:,}")
     shutil.rmtree(lake)
-    shutil.rmtree(checkpoint)
     return meter.reading
 
 

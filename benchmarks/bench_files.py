@@ -43,7 +43,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
             spark, str(log), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(name, keyed=False, order="none"), path=str(scratch / name),
         )  # fmt: skip
-        return delivered_s(spark, log, output, scratch / f"{name}-checkpoint")
+        return delivered_s(spark, log, output, name)
 
     bring("first")
     with Meter() as meter:

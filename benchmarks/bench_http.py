@@ -51,7 +51,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
             Delivery(name, keyed=False, formatter=formatter("flat", tombstones=False)),
             endpoint=Endpoint(f"{api.url}/events/{{table}}"), lanes=_LANES,
         )  # fmt: skip
-        return delivered_s(spark, log, output, scratch / f"{name}-checkpoint")
+        return delivered_s(spark, log, output, name)
 
     try:
         bring("stored")

@@ -59,7 +59,7 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
             servers=server.servers,
             topic=topic, partitions=_PARTITIONS, transactions=given.transactions,
         )  # fmt: skip
-        return delivered_s(spark, scratch / "log", output, scratch / topic[:5])
+        return delivered_s(spark, scratch / "log", output, topic[:5])
 
     bring("first-{name}")  # workers, compiled kernels, the broker's own code
     with Meter() as meter:

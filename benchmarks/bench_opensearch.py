@@ -59,7 +59,7 @@ def _run(given: argparse.Namespace, server: OpenSearchServer, scratch: Path) -> 
             Delivery(prefix), cluster=ClusterOptions((server.url,)), index=prefix + "-{name}",
             settings=_SETTINGS,
         )  # fmt: skip
-        return delivered_s(spark, scratch / "log", output, scratch / prefix)
+        return delivered_s(spark, scratch / "log", output, prefix)
 
     bring("first")  # workers, compiled kernels, the node's own code
     _drop(server, "first", names)

@@ -65,7 +65,7 @@ def _run(given: argparse.Namespace, server: PostgresServer, scratch: Path) -> No
             spark, str(log), SqliteState(f"sqlite:///{scratch / f'{place}.db'}"),
             Delivery("bench"), Postgres(server.dsn(place)),
         )  # fmt: skip
-        return delivered_s(spark, log, output, scratch / place)
+        return delivered_s(spark, log, output, place)
 
     log = scratch / "log"
     built = BuiltLog(log)

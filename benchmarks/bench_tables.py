@@ -59,9 +59,8 @@ class Stream:
             parallel_tables=_PARALLEL,
         )  # fmt: skip
         try:
-            checkpoint = str(self.directory / "checkpoint")
             run_pipeline(
-                self.spark, str(self.directory / "log"), [output], checkpoint, once=True,
+                self.spark, str(self.directory / "log"), [output], once=True,
                 max_batch_bytes=4 << 30,
             )  # fmt: skip
         finally:

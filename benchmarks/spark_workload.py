@@ -136,13 +136,13 @@ def _cell(text: bytes) -> bytes:
     return b"t" + struct.pack("!I", len(text)) + text
 
 
-def delivered_s(spark, log: Path, output, checkpoint: Path) -> float:  # type: ignore[no-untyped-def]
+def delivered_s(spark, log: Path, output, pipeline: str) -> float:  # type: ignore[no-untyped-def]
     """Bring the log over to ``output`` and close it: seconds of the batches, without the start of
     the query, which is the same for any size."""
     batches: list[float] = []
     try:
         run_pipeline(
-            spark, str(log), [output], str(checkpoint), once=True, name=output.name,
+            spark, str(log), [output], once=True, name=pipeline,
             on_progress=lambda done: batches.append(done.seconds),
         )  # fmt: skip
     finally:

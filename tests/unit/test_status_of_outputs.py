@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.build_log import BuiltLog
+from tidelog.spark.queries.output_loop import UnderWay
 
 from tidelog.app.client import status
 from tidelog.app.overview import overview
@@ -13,8 +14,7 @@ from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.queries.run import QueryProgress, _Book
-from tidelog.spark.queries.stream import UnderWay
+from tidelog.spark.queries.run import BatchProgress, _Book
 from tidelog.state.sqlite import SqliteState
 
 
@@ -81,7 +81,7 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
         (found,) = consumers.all()
         return dict(found.delivered)
 
-    book = _Book(built.log, "shop", ["lake", "api"], {}, None)
+    book = _Book(built.log, Consumers(built.log.storage), "shop", ["lake", "api"], {}, None)
     book.failed("api", OutputError("the API does not answer"))
     failure = noted()["api"].failure
     assert failure is not None
@@ -91,16 +91,14 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     failure = noted()["lake"].failure
     assert failure is not None
     assert failure.message == "an internal error"
-    book.wrote(QueryProgress(0, 0, 5, 400, {}, 0.5, "api", rejected=3))
-    book.mover("api")(5)
+    book.delivered(BatchProgress(0, 0, 5, 400, {}, 0.5, "api", rejected=3))
     first = noted()["api"]
     assert (first.records, first.batch_s, first.rejected) == (400, 0.5, 3)
     assert first.committed_ms is not None
     assert first.rejected_ms == first.committed_ms
     # A next leader goes on from there; no more rejections leave their time as it was.
-    book = _Book(built.log, "shop", ["api"], {}, None)
-    book.wrote(QueryProgress(1, 5, 9, 4, {}, 0.5, "api", rejected=3))
-    book.mover("api")(9)
+    book = _Book(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
+    book.delivered(BatchProgress(1, 5, 9, 4, {}, 0.5, "api", rejected=3))
     second = noted()["api"]
     assert (second.records, second.rejected, second.rejected_ms) == (4, 3, first.rejected_ms)
     assert second.failure == first.failure
@@ -124,7 +122,7 @@ def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path
 
 def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
-    book = _Book(built.log, "shop", ["api"], {}, None)
+    book = _Book(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
 
     def noted() -> Delivered:
         (found,) = Consumers(built.log.storage).all()
@@ -132,8 +130,7 @@ def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> 
 
     book.takes_long("api", UnderWay(0.0, 5, 400))
     assert (noted().begun_ms, noted().begun_records) == (5, 400)
-    book.wrote(QueryProgress(0, 0, 5, 400, {}, 0.5, "api"))
-    book.mover("api")(5)
+    book.delivered(BatchProgress(0, 0, 5, 400, {}, 0.5, "api"))
     done_ms = noted().committed_ms
     assert noted().begun_ms is None
     assert done_ms is not None

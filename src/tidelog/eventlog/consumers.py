@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
@@ -98,7 +98,7 @@ class Consumer:
 
     ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
     ``destinations``: where these write. ``stopped``: those of them that can't go on.
-    ``former``: where outputs wrote that the pipeline has no more; their checkpoints may be there.
+    ``former``: where outputs wrote that the pipeline has no more.
     ``epoch``: of the pipeline's lease, under which it was told last. ``delivered``: how deliveries
     to its outputs went. ``engine``: it is an engine in a program.
     """
@@ -116,10 +116,17 @@ class Consumer:
 
 
 class Consumers:
-    """The registered consumers of one event log. Each name has one process that updates it."""
+    """The registered consumers of one event log. Each name has one process that updates it.
 
-    def __init__(self, storage: Storage) -> None:
+    Args:
+        storage: the event log's.
+        second: where the caller keeps the documents of its own consumers once more. What it has
+            read is known there when the log is put back to an earlier state.
+    """
+
+    def __init__(self, storage: Storage, second: Storage | None = None) -> None:
         self._storage = storage
+        self._second = second
 
     def register(
         self,
@@ -151,43 +158,67 @@ class Consumers:
             data["epoch"] = epoch
         if engine:
             data["engine"] = True
-        self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
+        for storage in self._storages():
+            storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
 
     def forget(self, name: str) -> None:
         """Retention no longer waits for ``name``."""
-        self._storage.delete(f"{_FOLDER}/{name}.json")
+        for storage in self._storages():
+            storage.delete(f"{_FOLDER}/{name}.json")
 
     def find(self, name: str) -> Consumer | None:
-        """The consumer of this name. Raises as `all`."""
-        return next((each for each in self.all() if each.name == name), None)
+        """The consumer of this name; each output as far as one of the two documents says. Raises as
+        `all`.
+        """
+        found, *more = (
+            next((each for each in _all(storage) if each.name == name), None)
+            for storage in self._storages()
+        )
+        second = more[0] if more else None
+        if second is None:
+            return found
+        if found is None:  # somebody removed it, so that destinations are not compared
+            return Consumer(name, second.offset, second.updated_ms, second.outputs)
+        further = {
+            output: max(found.outputs.get(output, 0), second.outputs.get(output, 0))
+            for output in found.outputs or second.outputs
+        }
+        return replace(found, outputs=further)
 
     def all(self) -> list[Consumer]:
         """Sorted by name. Raises SegmentCorruptError for a damaged file: better keep too much."""
-        result = []
-        for path in self._storage.names(_FOLDER):
-            if not path.endswith(".json"):
-                continue
-            try:
-                data = unsealed(self._storage.read(path))
-                name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
-                destinations, former = (
-                    {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
-                    for member in ("destinations", "former")
-                )
-                moved = data["offset"], data["updated_ms"], data.get("outputs", {})
-                stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
-                epoch = int(data.get("epoch", 0))
-                delivered = {
-                    o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()
-                }
-                where = destinations, stopped, former
-                engine = data.get("engine", False)
-                result.append(Consumer(name, *moved, *where, epoch, delivered, engine))
-            except FileNotFoundError:
-                continue
-            except (ValueError, KeyError, TypeError) as error:
-                raise SegmentCorruptError(
-                    f"{self._storage!r} {path} is damaged; retention stops until it is registered "
-                    "again or deleted."
-                ) from error
-        return result
+        return _all(self._storage)
+
+    def _storages(self) -> list[Storage]:
+        return [self._storage] if self._second is None else [self._storage, self._second]
+
+
+def _all(storage: Storage) -> list[Consumer]:
+    result = []
+    for path in storage.names(_FOLDER):
+        if not path.endswith(".json"):
+            continue
+        try:
+            data = unsealed(storage.read(path))
+            name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
+            destinations, former = (
+                {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
+                for member in ("destinations", "former")
+            )
+            moved = data["offset"], data["updated_ms"], data.get("outputs", {})
+            stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
+            epoch = int(data.get("epoch", 0))
+            delivered = {
+                o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()
+            }
+            where = destinations, stopped, former
+            engine = data.get("engine", False)
+            result.append(Consumer(name, *moved, *where, epoch, delivered, engine))
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError) as error:
+            raise SegmentCorruptError(
+                f"{storage!r} {path} is damaged; retention stops until it is registered "
+                "again or deleted."
+            ) from error
+    return result

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
 
 from tidelog import errors
 
@@ -84,10 +83,8 @@ _AWAY = re.compile(
 )
 
 
-class QueryFailedError(errors.EventLogError):
-    """A query ended with an error of Spark that is not known here. It may pass, as where an
-    executor is lost.
-    """
+class SparkGoneError(errors.EventLogError):
+    """The JVM of Spark has ended."""
 
 
 class HostBusyError(errors.OutputBusyError):
@@ -95,7 +92,7 @@ class HostBusyError(errors.OutputBusyError):
 
 
 def known_failure(error: BaseException) -> errors.TidelogError | None:
-    """What made a query or a job of Spark fail; None: it is not known here."""
+    """What made a job of Spark fail; None: it is not known here."""
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
@@ -193,13 +190,11 @@ def output_failed(what: str, error: BaseException) -> errors.OutputError:
     return errors.OutputError(f"{what} failed with {failed_with(error)}")
 
 
-def query_failed(error: BaseException) -> QueryFailedError:
-    """The error of a query that ended with what `known_failure` does not know."""
-    if isinstance(error, ConnectionError | Py4JNetworkError):  # no JVM answers Python's calls
-        return QueryFailedError(
-            "the JVM of Spark was killed or ended by itself: look whether the host lacks memory"
-        )
-    return QueryFailedError(f"the pipeline's query failed with {failed_with(error)}")
+def spark_gone() -> SparkGoneError:
+    """The error of a call that no JVM answers."""
+    return SparkGoneError(
+        "the JVM of Spark was killed or ended by itself: look whether the host lacks memory"
+    )
 
 
 def failed_with(error: BaseException) -> str:

@@ -42,7 +42,7 @@ def die_once(frame: Any) -> Any:
 
 
 def main() -> None:
-    log, warehouse, checkpoint, *mark = sys.argv[1:]
+    log, warehouse, *mark = sys.argv[1:]
     master, conf = (executors.MASTER, executors.CONF) if mark else ("local[2]", None)
     spark = spark_session(master, conf=conf, delta=False, iceberg=True)
     options = IcebergOptions(steps=executors.KILL_ONE if mark else ())
@@ -51,7 +51,7 @@ def main() -> None:
         catalog = {"type": "hadoop", "warehouse": warehouse}
         output = IcebergOutput(spark, log, catalog, options=options)
         try:
-            run_pipeline(spark, log, [output], checkpoint, once=True)
+            run_pipeline(spark, log, [output], once=True)
         finally:
             output.close()
 

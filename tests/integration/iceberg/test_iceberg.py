@@ -120,7 +120,7 @@ def test_drivers_killed_in_the_middle_lose_and_double_nothing(
 
     def killed(place: str) -> int:
         environment = os.environ | {failpoints.ENVIRONMENT_VARIABLE: f"iceberg.{place}:kill"}
-        arguments = [built.path, lake.path, str(lake.root / "checkpoint")]
+        arguments = [built.path, lake.path]
         done = subprocess.run(
             [sys.executable, "-m", killing.__name__, *arguments],
             cwd=ROOT,
@@ -166,7 +166,7 @@ def test_an_executor_killed_in_the_middle_loses_and_doubles_nothing(
     built.delete(table, "3")
     built.flush()
     mark = lake.root / "died"
-    arguments = [built.path, lake.path, str(lake.root / "checkpoint"), str(mark)]
+    arguments = [built.path, lake.path, str(mark)]
     command = [sys.executable, "-m", killing.__name__, *arguments]
     subprocess.run(command, cwd=ROOT, timeout=280, check=True)
     assert mark.exists()
@@ -331,7 +331,7 @@ def test_maintenance_keeps_what_is_committed(lake: IcebergLake, built: BuiltLog)
     assert count("snapshots") <= 2  # and what our branch holds
     before = names(lake)
     commits = count("history")
-    lake.run("another checkpoint")  # everything again
+    lake.run(name="another")  # everything again
     assert names(lake) == before == dict.fromkeys(range(4), "changed")
     assert count("history") == commits
 

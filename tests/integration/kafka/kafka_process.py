@@ -16,7 +16,7 @@ from tidelog.state.sqlite import SqliteState
 
 
 def main() -> None:
-    log, state, checkpoint, servers, topic, transactions, batch_bytes = sys.argv[1:]
+    log, state, servers, topic, transactions, batch_bytes = sys.argv[1:]
     # Two shuffled tasks a table, so that several producers write to one topic.
     spark = spark_session("local[2]", delta=False, conf={"spark.sql.shuffle.partitions": "2"})
     output = KafkaOutput(
@@ -26,7 +26,7 @@ def main() -> None:
     )  # fmt: skip
     print("ready", flush=True)
     run_pipeline(
-        spark, log, [output], checkpoint, once=True, max_batch_bytes=int(batch_bytes),
+        spark, log, [output], once=True, max_batch_bytes=int(batch_bytes),
         on_progress=lambda done: print(f"done {done.end}", flush=True),
     )  # fmt: skip
     print("finished", flush=True)

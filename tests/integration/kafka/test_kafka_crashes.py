@@ -106,7 +106,7 @@ def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
         batch_bytes = [400_000, 60_000, 150_000][attempt % 3]
         command = [
             sys.executable, str(Path(__file__).with_name("kafka_process.py")), built.path,
-            str(tmp_path / "state.db"), str(tmp_path / "checkpoint"), kafka.servers, topic,
+            str(tmp_path / "state.db"), kafka.servers, topic,
             str(transactions).lower(), str(batch_bytes),
         ]  # fmt: skip
         environment = dict(os.environ)

@@ -57,14 +57,14 @@ class Lake:
         """What outputs keep beside their tables."""
         return SqliteState(f"sqlite:///{self.root / 'state.db'}")
 
-    def run(self, checkpoint: str = "checkpoint", **options: Any) -> int:
+    def run(self, **options: Any) -> int:
+        """One run; with another ``name`` all of the log comes again."""
         output = options.pop("output", None) or self.output()
         try:
             return run_pipeline(
                 self.spark,
                 self.built.path,
                 [output],
-                str(self.root / checkpoint),
                 once=True,
                 **options,
             )

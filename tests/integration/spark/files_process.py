@@ -15,11 +15,11 @@ from tidelog.state.sqlite import SqliteState
 
 
 def main() -> None:
-    log, state, checkpoint, path, batch_bytes = sys.argv[1:]
+    log, state, path, batch_bytes = sys.argv[1:]
     spark = spark_session("local[2]", delta=False)
     delivery = Delivery("activity", keyed=False, order="none", part_bytes=5_000)
     output = FilesOutput(spark, log, SqliteState(f"sqlite:///{state}"), delivery, path=path)
-    run_pipeline(spark, log, [output], checkpoint, once=True, max_batch_bytes=int(batch_bytes))
+    run_pipeline(spark, log, [output], once=True, max_batch_bytes=int(batch_bytes))
 
 
 if __name__ == "__main__":

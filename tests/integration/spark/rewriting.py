@@ -72,7 +72,7 @@ def merge_beside(
         time.sleep(1)
 
     stop, output = threading.Event(), lake.output()
-    call = (lake.spark, built.path, [output], str(lake.root / "checkpoint"))
+    call = (lake.spark, built.path, [output])
     pipeline = threading.Thread(target=run_pipeline, args=call, kwargs={"stop": stop})
     pipeline.start()
     try:

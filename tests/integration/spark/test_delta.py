@@ -23,7 +23,7 @@ from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import BatchProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 def test_changes_reach_the_table_and_versions_are_kept(lake: Lake, built: BuiltLog) -> None:
     table = orders(built)
-    seen: list[QueryProgress] = []
+    seen: list[BatchProgress] = []
     end = lake.run(on_progress=seen.append)
     assert end == built.log.latest_offset()
     assert seen[-1].end == end
@@ -62,7 +62,7 @@ def test_a_lost_checkpoint_changes_nothing(lake: Lake, built: BuiltLog) -> None:
     built.flush()
     lake.run()
     before, commits = lake.rows("public.orders"), lake.commits("public.orders")
-    lake.run("another checkpoint")
+    lake.run(name="another")
     assert lake.rows("public.orders") == before
     assert lake.commits("public.orders") == commits
 
@@ -72,7 +72,7 @@ def test_a_replay_cut_differently_brings_only_the_rest(lake: Lake, built: BuiltL
     lake.run()
     built.update(table, "1", "changed", "2.00")
     built.flush()
-    lake.run("new checkpoint")  # one batch holds what is there and what is not
+    lake.run(name="another")  # one batch holds what is there and what is not
     assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
     assert lake.commits("public.orders") == 3  # create, append, one merge
 
@@ -393,9 +393,9 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     """
     table = orders(built)
     stop, caught_up = threading.Event(), threading.Event()
-    seen: list[QueryProgress] = []
+    seen: list[BatchProgress] = []
 
-    def progress(done: QueryProgress) -> None:
+    def progress(done: BatchProgress) -> None:
         seen.append(done)
         caught_up.set()
         if done.rows == 1:  # the late one; the batch ends only when the pipeline has seen the stop
@@ -406,7 +406,7 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     output = lake.output()
     thread = threading.Thread(
         target=run_pipeline,
-        args=(spark, built.path, [output], str(lake.root / "c")),
+        args=(spark, built.path, [output]),
         kwargs={"on_progress": progress, "stop": stop, "name": "lake"},
     )
     thread.start()
@@ -430,7 +430,7 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     end = built.flush().next
     later_ms = int(time.time() * 1000) + 10_000_000
     assert EventLogMaintenance(built.path).retain(1.0, now_ms=later_ms) == seen[-1].end
-    assert lake.run("c", name="lake") == end
+    assert lake.run(name="lake") == end
     assert lake.rows("public.orders")[-2:] == [(8, "late", None), (9, "later", None)]
 
 

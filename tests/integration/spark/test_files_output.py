@@ -151,7 +151,7 @@ def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
             environment[failpoints.ENVIRONMENT_VARIABLE] = f"files.commit.{point}"
         command = [
             sys.executable, str(Path(__file__).with_name("files_process.py")), built.path,
-            str(tmp_path / "state.db"), str(tmp_path / "checkpoint"), str(activity.root),
+            str(tmp_path / "state.db"), str(activity.root),
             str([9_000, 4_000, 6_000][attempt % 3]),
         ]  # fmt: skip
         done = subprocess.run(command, env=environment, timeout=200, check=False)

@@ -29,9 +29,7 @@ def test_a_dump_makes_copies_right_that_lack_changes(
     def run(**how: Any) -> None:
         outputs = [lake.output(), kept.open()]
         try:
-            run_pipeline(
-                lake.spark, built.path, outputs, str(tmp_path / "checkpoint"), once=True, **how
-            )
+            run_pipeline(lake.spark, built.path, outputs, once=True, **how)
         finally:
             for output in outputs:
                 output.close()

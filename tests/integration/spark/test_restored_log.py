@@ -34,7 +34,7 @@ def test_outputs_and_queries_ahead_of_a_restored_log_are_told(
     kept = destination_sqlite.destination(Context(lake.spark, built, tmp_path))
     empty = destination_sqlite.destination(Context(lake.spark, built, tmp_path / "fresh"))
 
-    def run(which: str, checkpoint: str) -> None:
+    def run(which: str, name: str) -> None:
         place = empty if which == "kept-again" else kept
         output: Any = lake.output() if which.startswith("delta") else place.open()
         try:
@@ -42,9 +42,8 @@ def test_outputs_and_queries_ahead_of_a_restored_log_are_told(
                 lake.spark,
                 built.path,
                 [output],
-                str(tmp_path / checkpoint),
                 once=True,
-                name=checkpoint,
+                name=name,
                 destinations={output.name: Destination(which, ("*.*",))},
             )
         finally:

@@ -109,9 +109,7 @@ def delta(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
     lake = str(place / "lake")
     output = DeltaOutput(spark, str(config.log.path), lake, tables=(tables,), options=options)
     try:
-        run_pipeline(
-            spark, str(config.log.path), [output], str(place / f"delta-{tables[2:]}"), once=True
-        )
+        run_pipeline(spark, str(config.log.path), [output], once=True, name=f"delta-{tables[2:]}")
     finally:
         output.close()
 
@@ -126,9 +124,7 @@ def files(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
         spark, str(config.log.path), state, delivery, path=path, file_format=kind
     )  # fmt: skip
     try:
-        run_pipeline(
-            spark, str(config.log.path), [output], str(place / f"files-{tables[2:]}"), once=True
-        )
+        run_pipeline(spark, str(config.log.path), [output], once=True, name=f"files-{tables[2:]}")
     finally:
         output.close()
         state.close()

@@ -67,7 +67,7 @@ class Running:
     def __init__(self, lake: Lake, outputs: list[Any]) -> None:
         self.stop = threading.Event()
         self.raised: BaseException | None = None
-        self._call = (lake.spark, lake.built.path, outputs, str(lake.root / "checkpoint"))
+        self._call = (lake.spark, lake.built.path, outputs)
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -110,9 +110,7 @@ def test_an_output_that_cant_be_used_lets_nothing_begin(lake: Lake, built: Built
     refused = Failing("refused", OutputRefusedError("not ours"), early=True)
     well = lake.output()
     with pytest.raises(OutputRefusedError, match="not ours"):
-        run_pipeline(
-            lake.spark, built.path, [well, refused], str(lake.root / "checkpoint"), once=True
-        )
+        run_pipeline(lake.spark, built.path, [well, refused], once=True)
     assert well.committed(table.table) is None
     well.close()
 

@@ -90,7 +90,7 @@ def main() -> None:
             file_format=FileFormat("parquet", "json", "zstd", 64 << 20),
         ),
     ]
-    run_pipeline(spark, built.path, outputs, str(directory / "checkpoint"), once=True)
+    run_pipeline(spark, built.path, outputs, once=True)
     for output in outputs:
         output.close()
 
@@ -100,7 +100,7 @@ def main() -> None:
             name="killed", options=DeltaOptions(steps=executors.KILL_ONE),
         )  # fmt: skip
         try:
-            run_pipeline(spark, built.path, [output], str(directory / "checkpoint2"), once=True)
+            run_pipeline(spark, built.path, [output], once=True)
         finally:
             output.close()
 

@@ -1,4 +1,4 @@
-"""What is left of a batch that an output has in part."""
+"""A range of the log as a batch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from tests.support.build_log import BuiltLog
 
 from tidelog.ports import OutputBatch
-from tidelog.spark.changes.batches import rest_of
+from tidelog.spark.changes.batches import batch_of
 
 
-def test_the_rest_of_a_batch_may_hold_no_record(tmp_path: Path) -> None:
+def test_the_batch_of_a_batch_may_hold_no_record(tmp_path: Path) -> None:
     """As where a batch that was planned before a handover ends behind the last record."""
     built = BuiltLog(tmp_path / "log")
     table = built.table("p.t", {"id": "int4"})
     built.insert(table, "1")
     built.flush()
     log, end = built.log, built.log.latest_offset()
-    whole = rest_of(log, log.head_offset, end)
+    whole = batch_of(log, log.head_offset, end)
     assert [(each.table, each.rows) for each in whole.tables] == [(table.table, 1)]
-    assert rest_of(log, end - 1, end) == OutputBatch(log.generation, end - 1, end, ())
+    assert batch_of(log, end - 1, end) == OutputBatch(log.generation, end - 1, end, ())

@@ -13,11 +13,11 @@ from collections.abc import Collection, Sequence
 
 from tidelog.app.client import send_command
 from tidelog.app.pipeline.destinations import destinations
+from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
 from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -42,7 +42,7 @@ def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dic
     read what the log does not hold.
     """
     name = config.pipeline.name
-    found = Consumers(log.storage).find(name)
+    found = pipeline_consumers(config, log).find(name)
     head = log.head_offset
     known = {} if found is None else found.outputs
     if not known and found is not None and found.offset > head:

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from tidelog.app.log_location import log_place
+from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
@@ -75,7 +76,7 @@ def check_unmoved(config: Config, log: EventLog) -> None:
     how far that place is.
     """
     name = config.pipeline.name
-    found = Consumers(log.storage).find(name)
+    found = pipeline_consumers(config, log).find(name)
     known = {} if found is None else {**found.former, **found.destinations}
     for output, its in destinations(config).items():
         before = known.get(output)

@@ -14,10 +14,11 @@ from typing import Final
 
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import destinations
+from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config
 from tidelog.errors import StateError, TidelogError
-from tidelog.eventlog.consumers import Consumer, Consumers
+from tidelog.eventlog.consumers import Consumer
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.ports import IdleOutputKind, LogExtent, StateStore
@@ -35,7 +36,7 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
     by any other run.
     """
     log = EventLog.open(log_place(config))
-    consumers, end = Consumers(log.storage), log.latest_offset()
+    consumers, end = pipeline_consumers(config, log), log.latest_offset()
     found = consumers.find(config.pipeline.name)
     if found is None or not _is_at(config, found, end):
         return False

@@ -18,6 +18,7 @@ from tidelog.app.pipeline.filtered_rows import FilteredRows
 from tidelog.app.pipeline.idle import checked_with, note_delivered
 from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.app.pipeline.pausing import PipelinePause
+from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.app.status_feed import OnStatus
 from tidelog.capture.farewell import end_later
@@ -27,7 +28,7 @@ from tidelog.errors import LeaseLostError, StateError, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.ports import StateStore, WriteLease
-from tidelog.spark.queries.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import BatchProgress, run_pipeline
 from tidelog.state.opening import fenced, look_every_s
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ class PipelineSession:
                 self._spark,
                 path,
                 self._outputs,
-                str(config.pipeline.checkpoint),
                 once=self._once,
                 name=config.pipeline.name,
+                consumers=pipeline_consumers(config, log),
                 on_progress=self._report.batch,
                 stop=ending,
                 max_batch_bytes=config.pipeline.batch_bytes,
@@ -210,12 +211,12 @@ class _Report:
         state = "stopped" if error else "following"
         self._on_progress({"output": output, "state": state, **self._told()})
 
-    def batch(self, progress: QueryProgress) -> None:
+    def batch(self, progress: BatchProgress) -> None:
         total = self._totals.get(progress.output, 0) + progress.rows
         self._totals[progress.output] = total
         self._on_progress(
             {
-                "batch": progress.batch_id,
+                "batch": progress.number,
                 "output": progress.output,
                 "offset": progress.end,
                 "rows": progress.rows,

@@ -11,19 +11,8 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import DumpCompleted, OutputBatch
-from tidelog.spark.changes.batches import output_batch
-from tidelog.spark.datasource import partitions, segment_rows
-from tidelog.spark.formats.shapes import SEGMENTS
-
-
-def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)`` as a batch, whatever the stream's batches are."""
-    rows = segment_rows.rows(log, start, end, ())
-    found = [dict(zip(SEGMENTS.names, row, strict=True)) for row in rows]
-    if not found:
-        return OutputBatch(log.generation, start, end, ())
-    whole = output_batch(log, found)
-    return OutputBatch(log.generation, start, end, whole.tables, whole.completed)
+from tidelog.spark.changes.batches import batch_of as batch_of
+from tidelog.spark.datasource import partitions
 
 
 def of_one_schema(

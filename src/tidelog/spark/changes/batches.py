@@ -1,47 +1,37 @@
-"""A micro-batch of the shape ``segments`` as what outputs take."""
+"""A range of the event log as the batch that outputs take."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.ports import DumpCompleted, OutputBatch, TableRange
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.formats.shapes import SEGMENTS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row
 
 DUMP_COMPLETED = "dump-completed"  # type of the control record
 
 
-def output_batch(log: EventLog, rows: Sequence[Row | Mapping[str, Any]]) -> OutputBatch:
-    """Rows of the shape ``segments`` as what outputs take."""
-    totals: dict[TableName, list[Any]] = {}
+def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
+    """Offsets ``[start, end)`` of ``log`` as a batch, from metadata, without reading rows."""
+    schema_ids: dict[TableName, set[int]] = {}
+    totals: dict[TableName, list[int]] = {}
     completed = []
-    for row in rows:
-        if row["table"] is None:
-            done = _completed(row["control"], row["first"] + 1)
-            completed += [] if done is None else [done]
+    for first, _, table, ids, rows, size, control in segment_rows.rows(log, start, end, ()):
+        if table is None:
+            found = _completed(control, first + 1)
+            completed += [] if found is None else [found]
             continue
-        table = log.schemas.get(row["schema_ids"][0]).table
-        total = totals.setdefault(table, [set(), 0, 0])
-        total[0] |= set(row["schema_ids"])
-        total[1] += row["rows"]
-        total[2] += row["bytes"]
-    return OutputBatch(
-        generation=log.generation,
-        start=min(row["first"] for row in rows),
-        end=max(row["next"] for row in rows),
-        tables=tuple(
-            TableRange(table, frozenset(ids), count, size)
-            for table, (ids, count, size) in sorted(totals.items())
-        ),
-        completed=tuple(completed),
+        name = log.schemas.get(ids[0]).table
+        schema_ids.setdefault(name, set()).update(ids)
+        total = totals.setdefault(name, [0, 0])
+        total[0] += rows
+        total[1] += size
+    tables = tuple(
+        TableRange(table, frozenset(schema_ids[table]), rows, size)
+        for table, (rows, size) in sorted(totals.items())
     )
+    return OutputBatch(log.generation, start, end, tables, tuple(completed))
 
 
 def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
@@ -55,11 +45,3 @@ def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
         record["delete_absent"],
         finalized_until,
     )
-
-
-def rest_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)`` as a batch, which may hold nothing that has a row of the shape."""
-    found = segment_rows.rows(log, start, end, ())
-    if not found:
-        return OutputBatch(log.generation, start, end, ())
-    return output_batch(log, [dict(zip(SEGMENTS.names, row, strict=True)) for row in found])

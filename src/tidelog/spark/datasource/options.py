@@ -59,8 +59,6 @@ _NAMES = {
     "number, or precise, as decimalHandlingMode says",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
-RESUME = "resume"  # internal: where a stream goes on that stands before it
-READER = "reader"  # internal: who reads, for messages
 _CATALOGS = {"location", "provider"}  # what Spark adds for a table in its catalog
 _FILE_URI = re.compile(r"^file:(//)?(?=/)")
 _NO_TABLE = (
@@ -107,8 +105,6 @@ class SourceOptions:
     refs: PlannedRefs | None
     key: KeyFilter | None
     handling: Handling
-    resume: int
-    reader: str
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -122,7 +118,7 @@ class SourceOptions:
             )
         if options.keys() >= _CATALOGS:
             raise ConfigError(f"tidelog source: {_NO_TABLE}")
-        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, RESUME, READER})
+        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
@@ -163,8 +159,6 @@ class SourceOptions:
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
             handling=Handling.parse(options),
-            resume=_size(options, RESUME, 0),
-            reader=options.get(READER, "this query"),
         )
 
 

@@ -298,7 +298,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_idle(self, start: dict[str, Any]) -> bool:
         """Is all planned that there is, as far as polls tell that cost little?"""
-        at = max(int(start["offset"]), self.options.resume)
+        at = int(start["offset"])
         known = at == self.planned and start["generation"] == self.log.generation
         self.idle = known and not self.log.poll(at, _POLL_S)
         return self.idle
@@ -308,8 +308,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _checked(self, start: dict[str, Any]) -> int:
         planning.check_generation(self.log, str(start["generation"]))
-        offset = max(int(start["offset"]), self.options.resume)
-        planning.check_start(self.log, offset, self.options.reader)
+        offset = int(start["offset"])
+        planning.check_start(self.log, offset, "this query")
         return offset
 
 

@@ -1,6 +1,7 @@
-"""The pipeline: a streaming query over the shape ``segments`` for each output.
+"""The pipeline: delivers the event log to each output, in a loop of its own.
 
-Outputs go on one by one: what one of them can't take now, or is slow with, holds up no other.
+Outputs do not wait for each other: what one of them can't take now, or is slow with, delays no
+other.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from tidelog.model.patterns import matches
 from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.queries.progress import QueryProgress as QueryProgress
-from tidelog.spark.queries.progress import UnderWay
-from tidelog.spark.queries.stream import OutputStream, StreamOptions
+from tidelog.spark.queries.output_loop import BatchProgress as BatchProgress
+from tidelog.spark.queries.output_loop import LoopOptions, OutputLoop, UnderWay
 from tidelog.spark.queries.together import OnState, Together
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def run_pipeline(
     spark: SparkSession,
     log_path: str,
     outputs: Sequence[Output],
-    checkpoint: str,
     *,
     once: bool = False,
     name: str = "pipeline",
-    on_progress: Callable[[QueryProgress], None] | None = None,
+    consumers: Consumers | None = None,
+    on_progress: Callable[[BatchProgress], None] | None = None,
     stop: threading.Event | None = None,
     max_batch_bytes: int = MAX_BATCH_BYTES,
     trigger_s: float = 0.0,
@@ -57,18 +57,18 @@ def run_pipeline(
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
 
-    Each output is at a place of its own. One that is new begins where the log begins; one that
-    fails is tried again by itself. One that can't go on stops alone: the others go on, it is tried
-    again now and then, and what stopped it is raised when they have ended.
+    Each output has an offset of its own, which the log keeps (`tidelog.eventlog.consumers`). A new
+    output starts at the log's head; one that fails is retried by itself. One that can't continue
+    stops alone: it is retried now and then, and its error is raised when the others have ended.
 
     Args:
         spark: any session.
         log_path: the event log's directory.
         outputs: each gets every batch.
-        checkpoint: directory of Spark's checkpoints, one for each output's name. It may be lost:
-            outputs know what they have.
         once: stop when caught up.
-        name: registers the pipeline as a consumer of the log, so that retention waits for it.
+        name: of the pipeline, a consumer of the log: retention waits for it. Outputs of a new name
+            start at the log's head, and skip what their destination holds.
+        consumers: of the log, if the caller keeps more of them than the log does.
         on_progress: called after each batch of each output, one call at a time.
         stop: ends the run after the batches under way.
         max_batch_bytes: payload bytes of a batch.
@@ -91,7 +91,14 @@ def run_pipeline(
     log = EventLog.open(log_path)
     register(spark)
     stop = stop or threading.Event()
-    book = _Book(log, name, [output.name for output in outputs], destinations or {}, lease)
+    book = _Book(
+        log,
+        consumers or Consumers(log.storage),
+        name,
+        [output.name for output in outputs],
+        destinations or {},
+        lease,
+    )
 
     def tell(output: str, error: BaseException | None) -> None:
         book.note(output, error)
@@ -100,17 +107,17 @@ def run_pipeline(
 
     together = Together(tell, once=once)
 
-    def moved(progress: QueryProgress) -> None:
-        book.wrote(progress)
+    def delivered(progress: BatchProgress) -> None:
+        book.delivered(progress)
         together.moved(progress.output)
         if on_progress is not None:
             on_progress(progress)
 
-    options = StreamOptions(
+    options = LoopOptions(
         once,
         max_batch_bytes,
         trigger_s,
-        _one_at_a_time(moved),
+        _one_at_a_time(delivered),
         book.failed,
         lost or threading.Event(),
         is_paused,
@@ -119,33 +126,24 @@ def run_pipeline(
         ask,
         ask_for_rows,
     )
-    streams = [
-        OutputStream(
-            spark,
-            log,
-            log_path,
-            output,
-            f"{checkpoint.rstrip('/')}/{output.name}",
-            name if len(outputs) == 1 else f"{name}/{output.name}",
-            book.mover(output.name),
-            book.offsets[output.name],
-            options,
-            (resume or {}).get(output.name, 0),
+    loops = [
+        OutputLoop(
+            log, output, book.offsets[output.name], options, (resume or {}).get(output.name, 0)
         )
         for output in outputs
     ]
-    for stream in streams:
-        stream.prepare()
-    together.run(streams, stop)
+    for loop in loops:
+        loop.prepare()
+    together.run(loops, stop)
     if once:
         _raise_if_refused(outputs)
-    return min(stream.done for stream in streams)
+    return min(loop.done for loop in loops)
 
 
-def _one_at_a_time(report: Callable[[QueryProgress], None]) -> Callable[[QueryProgress], None]:
+def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchProgress], None]:
     lock = threading.Lock()
 
-    def locked(progress: QueryProgress) -> None:
+    def locked(progress: BatchProgress) -> None:
         with lock:
             report(progress)
 
@@ -178,6 +176,7 @@ class _Book:
     def __init__(
         self,
         log: EventLog,
+        consumers: Consumers,
         name: str,
         outputs: Sequence[str],
         destinations: Mapping[str, Destination],
@@ -185,7 +184,7 @@ class _Book:
     ) -> None:
         self._lease = lease
         self._destinations = dict(destinations)
-        self._consumers = Consumers(log.storage)
+        self._consumers = consumers
         self._name = name
         self._lock = threading.Lock()
         found = self._consumers.find(name)
@@ -201,14 +200,6 @@ class _Book:
         # A version before this one noted one place for all: they know what they have, and go
         # through the log once more, which must be there.
         self._register()
-
-    def mover(self, output: str) -> Callable[[int], None]:
-        def move(offset: int) -> None:
-            with self._lock:
-                self.offsets[output] = offset
-                self._register()
-
-        return move
 
     def note(self, output: str, error: BaseException | None) -> None:
         """What stopped it; None: it goes on."""
@@ -242,24 +233,32 @@ class _Book:
             with suppress(TidelogError):  # as above
                 self._register()
 
-    def wrote(self, progress: QueryProgress) -> None:
-        """A batch is done; noted when the output moves on."""
+    def delivered(self, progress: BatchProgress) -> None:
+        """Store that a batch was delivered, and where its output continues. Where that fails it may
+        be called again.
+        """
         with self._lock:
-            now_ms, before = _now_ms(), self._delivered[progress.output]
-            more = progress.rejected > before.rejected
-            self._delivered[progress.output] = replace(
-                before,
-                records=progress.rows,
-                batch_s=round(progress.seconds, 3),
-                committed_ms=now_ms,
-                rejected=progress.rejected,
-                refused=dict(progress.refused),
-                rejected_ms=now_ms if more else before.rejected_ms,
-                batches=before.batches + 1,
-                all_records=before.all_records + progress.rows,
-                all_s=round(before.all_s + progress.seconds, 3),
-                begun_ms=None,
-            )
+            if self.offsets[progress.output] != progress.end:
+                self.offsets[progress.output] = progress.end
+                self._count(progress)
+            self._register()
+
+    def _count(self, progress: BatchProgress) -> None:
+        now_ms, before = _now_ms(), self._delivered[progress.output]
+        more = progress.rejected > before.rejected
+        self._delivered[progress.output] = replace(
+            before,
+            records=progress.rows,
+            batch_s=round(progress.seconds, 3),
+            committed_ms=now_ms,
+            rejected=progress.rejected,
+            refused=dict(progress.refused),
+            rejected_ms=now_ms if more else before.rejected_ms,
+            batches=before.batches + 1,
+            all_records=before.all_records + progress.rows,
+            all_s=round(before.all_s + progress.seconds, 3),
+            begun_ms=None,
+        )
 
     def _failed(self, output: str, error: BaseException) -> Stopped:
         message = str(error) if isinstance(error, TidelogError) else "an internal error"

@@ -20,7 +20,7 @@ OnState = Callable[[str, BaseException | None], None]
 
 
 class Stream(Protocol):
-    """As `tidelog.spark.queries.stream.OutputStream`."""
+    """As `tidelog.spark.queries.output_loop.OutputLoop`."""
 
     @property
     def name(self) -> str: ...

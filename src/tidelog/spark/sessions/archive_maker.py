@@ -8,13 +8,10 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tidelog.spark.sessions.class_archive import JAVA_OPTIONS, QUIET_JAVA
 from tidelog.spark.sessions.session import spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _UNUSED_S: Final = 30 * 86_400.0
 _END_S: Final = 120.0
@@ -35,11 +32,6 @@ def make(file: Path) -> None:
     context.parallelize([0], 1).map(str).collect()
     frame = spark.range(2).selectExpr("id", "CAST(id AS string) AS text").distinct()
     frame.toArrow()
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    query = stream.writeStream.foreachBatch(_read).trigger(processingTime="0 seconds").start()
-    while query.lastProgress is None and query.isActive:
-        time.sleep(0.1)
-    query.stop()
     gateway: Any = context._gateway
     spark.stop()
     gateway.shutdown()
@@ -51,10 +43,6 @@ def make(file: Path) -> None:
     for each in file.parent.iterdir():
         if time.time() - each.stat().st_mtime > _UNUSED_S:
             each.unlink(missing_ok=True)
-
-
-def _read(batch: DataFrame, _number: int) -> None:
-    batch.collect()
 
 
 if __name__ == "__main__":

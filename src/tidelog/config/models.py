@@ -229,21 +229,25 @@ class Pipeline(Section):
         default="pipeline",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="Names it among those that read the event log, which keeps for each what it "
-        "has not read. Pipelines that read one log side by side have names, and checkpoints, of "
-        "their own.",
+        "has not read. Pipelines that read one log side by side have names of their "
+        "own.",
     )
     checkpoint: Location = Field(
         default="./data/checkpoint",
-        description="Directory of the streaming queries' checkpoints, one for each output. It may "
-        "be lost: outputs know what they have.",
+        description="Directory, or URL of an object store, where it is kept a second time how far "
+        "each output is, apart from the event log: an output that is ahead of a log that was put "
+        "back to an earlier state is found by it. It may be lost.",
     )
     trigger_ms: Milliseconds = Field(
-        default=1_000, ge=0, description="Start a micro-batch at most this often.", examples=["1s"]
+        default=1_000,
+        ge=0,
+        description="Start a batch of an output at most this often.",
+        examples=["1s"],
     )
     batch_bytes: Bytes = Field(
         default=512 * 2**20,
         ge=2**20,
-        description="Event log bytes that one micro-batch reads at most.",
+        description="Event log bytes that one batch reads at most.",
         examples=["512MiB"],
     )
     master: str | None = Field(

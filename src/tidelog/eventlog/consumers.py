@@ -170,11 +170,8 @@ class Consumers:
         """The consumer of this name; each output as far as one of the two documents says. Raises as
         `all`.
         """
-        found, *more = (
-            next((each for each in _all(storage) if each.name == name), None)
-            for storage in self._storages()
-        )
-        second = more[0] if more else None
+        found = next((each for each in self.all() if each.name == name), None)
+        second = None if self._second is None else _read(self._second, f"{_FOLDER}/{name}.json")
         if second is None:
             return found
         if found is None:  # somebody removed it, so that destinations are not compared
@@ -187,38 +184,33 @@ class Consumers:
 
     def all(self) -> list[Consumer]:
         """Sorted by name. Raises SegmentCorruptError for a damaged file: better keep too much."""
-        return _all(self._storage)
+        names = self._storage.names(_FOLDER)
+        found = (_read(self._storage, name) for name in names if name.endswith(".json"))
+        return [each for each in found if each is not None]
 
     def _storages(self) -> list[Storage]:
         return [self._storage] if self._second is None else [self._storage, self._second]
 
 
-def _all(storage: Storage) -> list[Consumer]:
-    result = []
-    for path in storage.names(_FOLDER):
-        if not path.endswith(".json"):
-            continue
-        try:
-            data = unsealed(storage.read(path))
-            name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
-            destinations, former = (
-                {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
-                for member in ("destinations", "former")
-            )
-            moved = data["offset"], data["updated_ms"], data.get("outputs", {})
-            stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
-            epoch = int(data.get("epoch", 0))
-            delivered = {
-                o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()
-            }
-            where = destinations, stopped, former
-            engine = data.get("engine", False)
-            result.append(Consumer(name, *moved, *where, epoch, delivered, engine))
-        except FileNotFoundError:
-            continue
-        except (ValueError, KeyError, TypeError) as error:
-            raise SegmentCorruptError(
-                f"{storage!r} {path} is damaged; retention stops until it is registered "
-                "again or deleted."
-            ) from error
-    return result
+def _read(storage: Storage, path: str) -> Consumer | None:
+    """The document at ``path``; None: there is none."""
+    try:
+        data = unsealed(storage.read(path))
+        name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
+        destinations, former = (
+            {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
+            for member in ("destinations", "former")
+        )
+        moved = data["offset"], data["updated_ms"], data.get("outputs", {})
+        stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
+        epoch = int(data.get("epoch", 0))
+        delivered = {o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()}
+        where = destinations, stopped, former
+        return Consumer(name, *moved, *where, epoch, delivered, data.get("engine", False))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SegmentCorruptError(
+            f"{storage!r} {path} is damaged; retention stops until it is registered "
+            "again or deleted."
+        ) from error

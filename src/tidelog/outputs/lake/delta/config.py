@@ -20,7 +20,7 @@ class DeltaSection(FileStoreSection, LakeSection):
     kind: Literal["delta"] = Field(description="The kind of output.")
     name: str = named(
         "delta",
-        "Names the output in its checkpoint and in the Delta transaction log: keep it for as "
+        "Names the output in the event log and in the Delta transaction log: keep it for as "
         "long as the output's tables live.",
     )
     path: Location = Field(

@@ -19,7 +19,7 @@ class IcebergSection(LakeSection):
     kind: Literal["iceberg"] = Field(description="The kind of output.")
     name: str = named(
         "iceberg",
-        "Names the output in its checkpoint and in properties of its tables: keep it for as long "
+        "Names the output in the event log and in properties of its tables: keep it for as long "
         "as they live.",
     )
     path: Location | None = Field(

@@ -1,4 +1,4 @@
-"""The offsets of a pipeline's outputs, which lie in the event log and at ``pipeline.checkpoint``."""
+"""The offsets of a pipeline's outputs, in the event log and at ``pipeline.checkpoint``."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.build_log import BuiltLog
-from tidelog.spark.queries.output_loop import UnderWay
 
 from tidelog.app.client import status
 from tidelog.app.overview import overview
@@ -14,6 +13,7 @@ from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
 from tidelog.outputs.base.progress import OutputProgress
+from tidelog.spark.queries.output_loop import UnderWay
 from tidelog.spark.queries.run import BatchProgress, _Book
 from tidelog.state.sqlite import SqliteState
 

@@ -48,11 +48,11 @@ def main() -> None:
         dsn = server.create_database("many")
         with psycopg.connect(dsn, autocommit=True) as sql:
             for number in range(given.tables):
-                sql.execute(_made(number).encode())
+                sql.execute(create_table(number).encode())
             sys.exit(measure(sql, dsn, Path(scratch), given))
 
 
-def _made(number: int) -> str:
+def create_table(number: int) -> str:
     return (
         f"CREATE TABLE t{number} ({_COLUMNS}); INSERT INTO t{number} SELECT n, n, 'b' || n, n, "
         f"now(), 'e', n, true, now(), 'i' FROM generate_series(1, {_ROWS}) n"

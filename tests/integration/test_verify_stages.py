@@ -58,9 +58,10 @@ def compared(config: Config) -> ComparedSource:
 def caught_up(source: ComparedSource, namespace: str) -> tuple[bool, list[str]]:
     """Whether a copy that has all of the event log has caught up, and what is told meanwhile."""
     told: list[str] = []
-    source.on_stage = told.append
+    source.on_stage = lambda _table, stage: told.append(stage)
     copy: Any = SimpleNamespace(
         committed=source.log.latest_offset,
         target=SimpleNamespace(source=TableName(namespace, "t")),
     )
-    return source.caught_up(copy), told
+    [came] = source.caught_up([copy])
+    return came, told

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.app.verify import compare
 from tidelog.app.verify.compare import ComparedSource
-from tidelog.verify.compare import Copy
+from tidelog.verify.model import Copy
 
 END = 10
 
@@ -27,9 +27,9 @@ class Waiting(ComparedSource):
         )
         self.log = cast("Any", held)
         self.told: list[str] = []
-        self.on_stage = self.told.append
+        self.on_stage = lambda _table, stage: self.told.append(stage)
 
-    def _covering(self, position: int, deadline: float) -> int | None:
+    def _covering(self, position: int, deadline: float, table: Any) -> int | None:
         return position
 
     def _records(self, table: Any, start: int, end: int) -> bool:
@@ -43,7 +43,7 @@ def copy_at(committed: Any) -> Copy:
 def test_it_waits_as_long_as_the_copy_comes_nearer() -> None:
     begun = time.monotonic()
     source = Waiting()
-    assert source.caught_up(copy_at(lambda: int((time.monotonic() - begun) / 0.1)))
+    assert source.caught_up([copy_at(lambda: int((time.monotonic() - begun) / 0.1))]) == [True]
     assert time.monotonic() - begun >= 1.0
     assert "waits for the output: 9B of the log to go" in source.told
 
@@ -54,8 +54,8 @@ def test_one_that_stands_still_is_not_waited_for_as_long_again(
     monkeypatch.setattr(compare, "IMPATIENT_S", 0.0)
     source = Waiting()
     begun = time.monotonic()
-    assert not source.caught_up(copy_at(lambda: 3))
+    assert source.caught_up([copy_at(lambda: 3)]) == [False]
     assert time.monotonic() - begun >= 0.3
     again = time.monotonic()
-    assert not source.caught_up(copy_at(lambda: 3))
+    assert source.caught_up([copy_at(lambda: 3), copy_at(lambda: END)]) == [False, True]
     assert time.monotonic() - again < 0.3

@@ -1,78 +1,39 @@
-"""Sums over rows of an output, as `tidelog.ports.DigestReader` says them: Spark SQL expressions."""
+"""Digests of ranges of outputs' copies, as `tidelog.ports.DigestReader` describes them; and what a
+range is to Spark.
+"""
 
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 from pyspark.sql.types import AtomicType, DataType, StringType, VariantType
 
+from tidelog.errors import OutputError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import Digest
+from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import spark_type
 from tidelog.spark.transforms import quoted
+from tidelog.verify.model import Copy, Key, Range
+from tidelog.verify.range_sums import PartitionSums, RangeSums, SumPlan, SumWork, sum_up
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
-Key = tuple[str | None, ...]
-Range = tuple[Key | None, Key | None]
-"""``after < key <= upto``; None: open."""
-
-# What a sum needs of a session: decimals are written without an exponent, times are UTC.
+# What comparing needs of a session: decimals are written without an exponent, times are UTC.
 SESSION_CONF = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-
-_FEW_GROUPS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-
-_NO_VALUE = "!,"  # in place of a text: no value has this one
-_HALF = 30  # bits: 2³³ rows' halves can be added up in 64 bits
-
-
-def _digits(value: str) -> str:
-    return f"CAST({value} AS STRING)"
-
-
-def _bits(java: str, method: str, kind: str) -> Callable[[str], str]:
-    """Java's: NaN has one form there."""
-
-    def text(value: str) -> str:
-        given = f"coalesce({value}, CAST(0 AS {kind}))"  # it takes no NULL
-        return f"reflect('java.lang.{java}', '{method}', {given})"
-
-    return text
-
-
-def _hexadecimal(value: str) -> str:
-    return f"lower(hex({value}))"
-
-
-def _counted(value: str) -> str:
-    return f"concat(octet_length({value}), ':', {value})"
-
-
-_TEXTS: Mapping[str, Callable[[str], str]] = {
-    "bool": _digits,
-    "int16": _digits,
-    "int32": _digits,
-    "int64": _digits,
-    "float32": _bits("Float", "floatToIntBits", "FLOAT"),
-    "float64": _bits("Double", "doubleToLongBits", "DOUBLE"),
-    "date": lambda value: f"CAST(unix_date({value}) AS STRING)",
-    "timestamp": lambda value: f"CAST(unix_micros(CAST({value} AS TIMESTAMP)) AS STRING)",
-    "timestamptz": lambda value: f"CAST(unix_micros({value}) AS STRING)",
-    "binary": _hexadecimal,
-    "bytes": _hexadecimal,
 }
 
 # Keys of these types have one order, in the databases, in Spark and here.
@@ -85,6 +46,25 @@ _ORDERED: Mapping[str, Callable[[str], Any]] = {
     "timestamptz": datetime.fromisoformat,
     "uuid": str,
 }
+
+
+@dataclass(frozen=True)
+class CopySums:
+    """What of a copy is summed up.
+
+    Attributes:
+        copy: the copy.
+        names: by column of the copy, in order, the source's column.
+        ranges: neighbours, from the lowest key on.
+    """
+
+    copy: Copy
+    names: Mapping[str, str]
+    ranges: tuple[Range, ...]
+
+    @property
+    def whole(self) -> Range:
+        return self.ranges[0][0], self.ranges[-1][1]
 
 
 def _order_of(column: Column) -> Callable[[str], Any] | None:
@@ -137,59 +117,84 @@ def within(frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Rang
     return condition
 
 
-def digests(
-    frame: DataFrame,
-    schema: TableSchema,
-    names: Mapping[str, str],
-    bounds: Sequence[Key],
-) -> list[Digest]:
-    """The digests of the rows up to the first bound, from there to the second, …, after the last.
+def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list[Digest]]:
+    """The digest of each range of each table, of None none at all.
 
-    Args:
-        frame: the output's rows.
-        schema: of the source.
-        names: by column of the output, in order, the source's column.
-        bounds: of the key, ascending.
+    In one Spark job for all copies that tasks can read, and one for each of the others.
     """
-    sources = {source: target for target, source in names.items()}
-    key = [sources[name] for name in schema.match_key]
-    parts = []
-    for target, source in names.items():
-        logical = schema.columns[schema.column_index(source)].logical
-        held, sound = held_as(frame, target, spark_type(logical))
-        text = column_text(held, logical)
-        parts.append(text if sound == "true" else f"IF({sound}, {text}, '{_NO_VALUE}')")
-    text = f"CAST(concat({', '.join(parts)}) AS BINARY)"
-    hashed = f.expr(f"CAST(conv(substring(md5({text}), 1, 15), 16, 10) AS BIGINT)")
-    row = frame.select(_place(frame, schema, key, bounds, 0).alias("place"), hashed.alias("h"))
-    high, low = f"shiftright(h, {_HALF})", f"h & {(1 << _HALF) - 1}"
-    sums = [f.expr(sql) for sql in ("count(*)", f"sum({high})", f"sum({low})")]
-    out = [Digest(0, 0)] * (len(bounds) + 1)
-    with _few_groups(frame.sparkSession):
-        for place, rows, upper, lower in row.groupBy("place").agg(*sums).collect():
-            out[place] = Digest(rows, (upper << _HALF) + lower)
-    return out
+    plans = [None if each is None else _plan(each) for each in tables]
+    sums = [RangeSums.none(0 if plan is None else plan.ranges) for plan in plans]
+    works: list[tuple[int, SumWork]] = []
+    for number, (table, plan) in enumerate(zip(tables, plans, strict=True)):
+        if table is None or plan is None:
+            continue
+        sources = table.copy.sources(table.whole)
+        if sources is None:
+            for found in _of_frame(table, plan):
+                sums[number].add(found)
+        else:
+            works += [(number, SumWork(plan, source)) for source in sources]
+    groups = _shared_out(works, max(1, spark.sparkContext.defaultParallelism))
+    results = run_on_executors(spark, sum_up, [[work for _, work in group] for group in groups])
+    for group, of_group in zip(groups, results, strict=True):
+        for (number, _), found in zip(group, of_group, strict=True):
+            sums[number].add(found)
+    return [each.digests() for each in sums]
 
 
-@contextmanager
-def _few_groups(spark: SparkSession) -> Iterator[None]:
-    """For what is planned inside: groups are so few that planning each stage anew, by what the one
-    before gave, costs more than all their rows.
-    """
-    before = {name: str(spark.conf.get(name)) for name in _FEW_GROUPS}  # both have a default
-    try:
-        for name, value in _FEW_GROUPS.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, found in before.items():
-            spark.conf.set(name, found)
+def _plan(table: CopySums) -> SumPlan:
+    schema, columns = table.copy.target.schema, table.copy.target.columns
+    targets, sources = list(table.names), list(table.names.values())
+    begin = table.ranges[0][0]
+    bounds = [upto for _, upto in table.ranges if upto is not None]
+    if begin is not None:
+        bounds.insert(0, begin)
+    key, values = [], []
+    for place, name in enumerate(schema.match_key):
+        number = sources.index(name)
+        key.append(number)
+        if bounds:
+            order = _order_of(schema.columns[schema.column_index(name)])
+            assert order is not None  # has_common_order
+            texts = [bound[place] for bound in bounds]
+            values.append(pa.array(map(order, texts), columns.field(targets[number]).type))  # type: ignore[arg-type]
+    return SumPlan(
+        logicals=tuple(schema.columns[schema.column_index(name)].logical for name in sources),
+        key=tuple(key),
+        bounds=tuple(values),
+        first=0 if begin is None else 1,
+        ranges=len(table.ranges),
+    )
 
 
-def column_text(value: str, logical: str) -> str:
-    """The text of a value of this logical type, with the comma behind it, never NULL; both SQL."""
-    text = _digits if logical.startswith("decimal(") else _TEXTS.get(logical, _counted)
-    return f"concat(IF({value} IS NULL, '~', {text(value)}), ',')"
+def _of_frame(table: CopySums, plan: SumPlan) -> list[RangeSums]:
+    """The sums of each partition of the copy's frame."""
+    frame = table.copy.frame(table.whole)
+    if frame is None:
+        raise OutputError(f"the copy of {table.copy.target.source} is gone")
+    frame = frame.where(within(frame, table.copy.target.schema, table.copy.target.key, table.whole))
+    held, sound = [], {}
+    for number, (name, logical) in enumerate(zip(table.names, plan.logicals, strict=True)):
+        value, is_sound = held_as(frame, name, spark_type(logical))
+        held.append(f.expr(value).alias(f"c{number}"))
+        if is_sound != "true":
+            sound[number] = f.expr(is_sound).alias(f"s{number}")
+    numbers = {number: len(held) + place for place, number in enumerate(sound)}
+    rows = frame.select(*held, *sound.values())
+    return run_on_partitions(rows, PartitionSums(replace(plan, sound=numbers)))
+
+
+def _shared_out(
+    works: Sequence[tuple[int, SumWork]], tasks: int
+) -> list[list[tuple[int, SumWork]]]:
+    """Works for each of at most so many tasks, about as much to read for each."""
+    groups: list[list[tuple[int, SumWork]]] = [[] for _ in range(min(tasks, len(works)))]
+    loads = [(0, number) for number in range(len(groups))]
+    for work in sorted(works, key=lambda each: -each[1].source.bytes):
+        load, number = loads[0]
+        groups[number].append(work)
+        heapq.heapreplace(loads, (load + work[1].source.bytes, number))
+    return groups
 
 
 def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
@@ -210,19 +215,6 @@ def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
     except AnalysisException:  # there is no such cast
         return f"CAST(NULL AS {wanted})", f"{value} IS NULL"
     return held, sound
-
-
-def _place(
-    frame: DataFrame, schema: TableSchema, key: Sequence[str], bounds: Sequence[Key], first: int
-) -> Expression:
-    """The number, from ``first`` on, of the range that a row is in: by a tree of comparisons."""
-    if not bounds:
-        return f.lit(first)
-    middle = len(bounds) // 2
-    return f.when(
-        _upto(frame, schema, key, bounds[middle]),
-        _place(frame, schema, key, bounds[:middle], first),
-    ).otherwise(_place(frame, schema, key, bounds[middle + 1 :], first + middle + 1))
 
 
 def _upto(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key) -> Expression:

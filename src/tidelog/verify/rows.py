@@ -15,7 +15,8 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from tidelog.spark.arrow_frames import map_in_arrow
 from tidelog.spark.key_frames import as_text, with_nan
-from tidelog.verify.digests import Key, held_as
+from tidelog.verify.digests import held_as
+from tidelog.verify.model import Key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,13 +1,15 @@
-"""A row's text is the same in the source's SQL and in Spark, for every type; so are their sums."""
+"""A row's text is the same in the source's SQL and of a copy, for every type; so are their sums."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
@@ -20,8 +22,10 @@ from tidelog.app.verify.copies import OpenReader
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.model.schema import Column, TableName
-from tidelog.ports import ChunkRequest
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs.lake.delta.reading import FileRows, file_rows
+from tidelog.outputs.lake.delta.table import DeltaLayout, DeltaTable
+from tidelog.ports import ChunkRequest, Digest, SourceId
 from tidelog.sources.mysql.chunks import digests as mysql_digests
 from tidelog.sources.mysql.connect import connect as mysql_connect
 from tidelog.sources.postgres.chunks import digests as postgres_digests
@@ -29,9 +33,11 @@ from tidelog.sources.postgres.connect import connect as postgres_connect
 from tidelog.spark.formats import shapes
 from tidelog.spark.key_frames import as_text
 from tidelog.spark.source_rows import source_frame
-from tidelog.spark.transforms import quoted
+from tidelog.spark.transforms import target_table
 from tidelog.verify import digests
-from tidelog.verify.digests import Key
+from tidelog.verify.model import Copy, Key
+from tidelog.verify.range_sums import RowSource
+from tidelog.verify.row_texts import column_text
 from tidelog.verify.rows import KINDS, Unequal
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -57,13 +63,13 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
     source = [row.format(1, *["NULL"] * 5), row.format(2, 7, "DATE'2024-01-01'", 0.5, 1, "'a'")]
     given = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in source))
     expected = given.toDF(*names).select(*(f.col(c.name).cast(c.dataType) for c in shape.fields))
-    rows = digests.digests(expected, schema, names, [])
+    rows = summed(digesting, expected, schema)
 
     def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
         copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
         unequal = Unequal(expected, copy, list(names), ["c0"], keys)
         counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
-        sums = digests.digests(copy, schema, names, [])
+        sums = summed(digesting, copy, schema)
         return sums == rows, {kind: count for kind, count in counts.items() if count}
 
     texts = row.format("'{}'", "{}", "'2024-01-01'", "'0.5'", "'1.00'", "'a'")
@@ -89,20 +95,58 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
     assert found(none, wide.format(3, "7D"), keys=[("3",)])[1] == {"surplus": 1}
 
 
-def test_sums_take_one_job(digesting: Any) -> None:
-    """A table of a hundred rows is verified in the time that its jobs take to be planned."""
+def test_sums_of_many_tables_take_one_job(digesting: Any) -> None:
+    """A small table is verified in the time that the source takes."""
+
+    class Numbers:
+        bytes = 100
+
+        def batches(self) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_arrays([pa.array(range(100), pa.int32())], names=["id"])
+
     schema = table_schema([("id", "int32")], key=["id"])
-    rows = digesting.range(100).selectExpr("CAST(id AS INT) id")
     context = digesting.sparkContext
-    context.setJobGroup("sums", "sums of a small table")
+    copy = copy_of(digesting, schema, None, [Numbers()])
+    table = digests.CopySums(copy, {"id": "id"}, ((None, ("49",)), (("49",), None)))
+    context.setJobGroup("sums", "sums of small tables")
     try:
-        found = digests.digests(rows, schema, {"id": "id"}, [("49",)])
+        found = digests.digests(digesting, [table, None, *[table] * 9])
         jobs = context.statusTracker().getJobIdsForGroup("sums")
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
-    assert [each.rows for each in found] == [50, 50]
+    assert [[each.rows for each in sums] for sums in found] == [[50, 50], [], *[[50, 50]] * 9]
     assert len(jobs) == 1
-    assert digesting.conf.get("spark.sql.adaptive.enabled") == "true"  # as it was
+
+
+def copy_of(
+    spark: Any, schema: TableSchema, frame: Any, sources: Sequence[RowSource] | None
+) -> Copy:
+    target = target_table(spark, schema, (), SourceId("test", "", ""), keyed=True)
+    names = schema.column_names
+    return Copy(target, (), lambda: names, lambda _: frame, lambda: 0, lambda _: sources)
+
+
+def summed(
+    spark: Any,
+    frame: Any,
+    schema: TableSchema,
+    bounds: Sequence[Key] = (),
+    sources: Sequence[RowSource] | None = None,
+) -> list[Digest]:
+    names = {name: name for name in schema.column_names}
+    ranges = tuple(pairwise([None, *bounds, None]))
+    table = digests.CopySums(copy_of(spark, schema, frame, sources), names, ranges)
+    [found] = digests.digests(spark, [table])
+    return found
+
+
+def in_delta(rows: Any, schema: TableSchema, path: str) -> list[FileRows]:
+    """The rows as our reader reads them from a Delta table."""
+    rows.repartition(2).write.format("delta").save(path)
+    table = DeltaTable(path, DeltaLayout(), lambda _: [])
+    assert table.exists()
+    table.key = schema.match_key
+    return file_rows(table.files(), schema.column_names)
 
 
 def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
@@ -119,7 +163,8 @@ def check(
     kind: str,
     table: TableName,
     texts_in_source: Callable[[list[str]], list[tuple[Any, ...]]],
-    column_text: Callable[[Column], str],
+    text_in_sql: Callable[[Column], str],
+    lake: str,
 ) -> None:
     """Texts of each column, and sums of ranges."""
     config = Config.model_validate(
@@ -138,23 +183,12 @@ def check(
         rows = source_frame(spark, OpenReader(config), schema, [ChunkRequest(table)]).persist()
         names = [c.name for c in schema.columns if reader.why_not(schema, [c.name]) is None]
         columns = [schema.columns[schema.column_index(name)] for name in names]
-        theirs = texts_in_source([column_text(column) for column in columns])
-        ours = [
-            tuple(text.removesuffix(",") for text in row)
-            for row in rows.orderBy("id")
-            .select(
-                *(
-                    f.expr(digests.column_text(quoted(column.name), column.logical)).alias(
-                        column.name
-                    )
-                    for column in columns
-                )
-            )
-            .collect()
-        ]
+        theirs = texts_in_source([text_in_sql(column) for column in columns])
+        ours = rows.orderBy("id").toArrow().combine_chunks()
         for place, column in enumerate(columns):
-            mine, yours = [row[place] for row in ours], [row[place] for row in theirs]
-            assert mine == [str(text) for text in yours], column.type_name
+            [held] = ours.column(column.name).chunks
+            mine = column_text(held, column.logical).fill_null("~").to_pylist()
+            assert mine == [str(row[place]) for row in theirs], column.type_name
         bounds: list[Key] = list(reader.boundaries(ChunkRequest(table, limit_rows=25), 10))
         assert digests.ascending(schema, bounds)
         edges: Sequence[Key | None] = [None, *bounds, None]
@@ -162,16 +196,17 @@ def check(
             reader.digest(ChunkRequest(table, after=low, upto=high), schema, names)
             for low, high in pairwise(edges)
         ]
-        own = {name: name for name in names}
-        assert found == digests.digests(rows, schema, own, bounds)
         assert sum(each.rows for each in found) == ROWS
+        schema = schema.only(names)
+        assert summed(spark, rows, schema, bounds) == found
+        assert summed(spark, None, schema, bounds, in_delta(rows, schema, lake)) == found
     finally:
         catalogue.close()
         reader.close()
 
 
-def test_postgres_and_spark_write_every_type_alike(
-    digesting: Any, postgres16: PostgresServer
+def test_postgres_and_copies_write_every_type_alike(
+    digesting: Any, postgres16: PostgresServer, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -203,13 +238,14 @@ def test_postgres_and_spark_write_every_type_alike(
 
     try:
         table = TableName("public", "t")
-        check(digesting, dsn, "postgres", table, texts, postgres_digests.column_text)
+        lake = f"{tmp_path}/t"
+        check(digesting, dsn, "postgres", table, texts, postgres_digests.column_text, lake)
     finally:
         postgres16.drop_database("digests")
 
 
-def test_mysql_and_spark_write_every_type_alike(
-    digesting: Any, mysql_family: MySqlFamilyServer, mysql_family_database: str
+def test_mysql_and_copies_write_every_type_alike(
+    digesting: Any, mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -244,4 +280,5 @@ def test_mysql_and_spark_write_every_type_alike(
         TableName(mysql_family_database, "t"),
         texts,
         mysql_digests.column_text,
+        f"{tmp_path}/t",
     )

@@ -8,7 +8,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,8 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.verify import compare
-from tidelog.verify.digests import Range
+from tidelog.verify import compare, row_comparison
+from tidelog.verify.model import Copy, Range
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -106,7 +106,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several ranges, in more than one go; what never rests is given up soon."""
     monkeypatch.setattr(compare, "RANGE_ROWS", 500)
     monkeypatch.setattr(compare, "RANGES_AT_ONCE", 4)
-    monkeypatch.setattr(compare, "ROUNDS", 2)
+    monkeypatch.setattr(row_comparison, "ROUNDS", 2)
 
 
 def create(run: Callable[[str], Any], time_type: str, number: str) -> None:
@@ -170,11 +170,11 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     statements = itertools.cycle([f"DELETE FROM items WHERE id = {MOVING}", inserted])
     watch = ComparedSource.watch
 
-    def move(source: ComparedSource, copy: compare.Copy) -> None:
+    def move(source: ComparedSource, copy: Copy) -> None:
         connection.execute(next(statements))
-        assert source.caught_up(copy)
+        assert source.caught_up([copy]) == [True]
 
-    def watched(self: ComparedSource, table: TableName, copy: compare.Copy) -> Any:
+    def watched(self: ComparedSource, table: TableName, copy: Copy) -> Any:
         judge = watch(self, table, copy)
 
         def moved(session: Any) -> Any:
@@ -184,17 +184,20 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
 
         return moved
 
-    def verified(session: Any, copy: compare.Copy, source: ComparedSource) -> compare.TableReport:
-        def frame(part: Range) -> Any:
-            found = copy.frame(part)
-            assert found is not None
-            pinned = found.where(f"id = {MOVING}").localCheckpoint()
-            move(source, copy)
-            return found.where(f"id <> {MOVING}").unionByName(pinned)
+    def verified(session: Any, copies: Iterable[Copy], source: ComparedSource) -> Any:
+        def looked_at(copy: Copy) -> Copy:
+            def frame(part: Range) -> Any:
+                found = copy.frame(part)
+                assert found is not None
+                pinned = found.where(f"id = {MOVING}").localCheckpoint()
+                move(source, copy)
+                return found.where(f"id <> {MOVING}").unionByName(pinned)
 
-        return verify_table(session, replace(copy, frame=frame), source)
+            return replace(copy, frame=frame)
 
-    verify_table = compare.verify_table
+        return verify_tables(session, map(looked_at, copies), source)
+
+    verify_tables = compare.verify_tables
     config = configured(f"{{kind: postgres, url: '{dsn}', slot: moving}}", "public", tmp_path)
     try:
         with connection, running(config):
@@ -205,7 +208,7 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
                 stage for stage in stages if stage.endswith(" rows summed up on both sides")
             )
             assert stages[stages.index(done) - 1] == "rows are summed up on both sides"
-            monkeypatch.setattr(compare, "verify_table", verified)
+            monkeypatch.setattr(compare, "verify_tables", verified)
             monkeypatch.setattr(ComparedSource, "watch", watched)
             attempt(spark, f"UPDATE delta.`{tmp_path}/lake/public/items` SET n = 0 WHERE id = 7")
             [report] = app.verify(config)["tables"]
@@ -227,11 +230,11 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
     caught_up = ComparedSource.caught_up
     looks = itertools.count()
 
-    def late(self: ComparedSource, copy: compare.Copy) -> bool:
+    def late(self: ComparedSource, copies: Sequence[Copy]) -> list[bool]:
         if next(looks) == 0:
-            return False
+            return [False]
         app.pipeline(config, once=True, stop_event=threading.Event())
-        return caught_up(self, copy)
+        return caught_up(self, copies)
 
     try:
         with sql, tidelog.Engine([config], pipelines=False):

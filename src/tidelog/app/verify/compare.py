@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
@@ -14,13 +15,13 @@ from tidelog.app.pipeline.installed import check_installed, check_spark
 from tidelog.app.pipeline.run import session
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.status_feed import OnStatus, ignore
-from tidelog.app.verify.copies import OpenReader, copies, has_copies, is_compared
+from tidelog.app.verify.copies import Copies, OpenReader, copies, has_copies, is_compared
 from tidelog.app.verify.noting import note
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
-from tidelog.errors import EventLogError, UsageError
+from tidelog.errors import ChunkError, EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.log_places import is_url
 from tidelog.model.patterns import matches
@@ -33,8 +34,10 @@ from tidelog.state.opening import open_state, state_exists
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.verify.compare import Copy
-    from tidelog.verify.digests import Key, Range
+    from tidelog.verify.model import Copy, Key, Range, Ranges
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 CATCH_UP_S = 180.0
 IMPATIENT_S = 10.0
@@ -56,8 +59,9 @@ def verify(
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
     ``on_progress`` is told each ``table`` and ``output`` before it is compared, with its ``number``
-    ``of`` all, and again with the ``stage`` in words; before that, a ``stage`` alone. The first may
-    take as long as the output is behind, up to three minutes after it last came nearer.
+    ``of`` all, and again with the ``stage`` in words; before that, a ``stage`` alone. Many tables
+    are compared at a time. The first may take as long as the output is behind, up to three minutes
+    after it last came nearer.
     """
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
@@ -70,6 +74,8 @@ def verify(
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
     kind, log = source_kind(config), EventLog.open(path)
+    from tidelog.verify.compare import verify_tables
+
     catalogue = kind.catalogue()
     reports: list[dict[str, Any]] = []
     try:
@@ -84,16 +90,21 @@ def verify(
             for section in sections:
                 kept = copies(config, section, spark, source.log.source)
                 try:
+                    told: dict[TableName, dict[str, Any]] = {}
                     for table in chosen:
                         if is_compared(section, table):
                             number += 1
-                            told: dict[str, Any] = {"table": str(table), "output": section.name}
-                            told |= {"number": number, "of": of}
-                            on_progress(told)
-                            source.on_stage = _stage_of(told, on_progress)
-                            reports += _compared(
-                                config, section.name, catalogue, kept, source, spark, table, repair
-                            )
+                            named = {"table": str(table), "output": section.name}
+                            told[table] = {**named, "number": number, "of": of}
+                    source.on_stage = _stages(told, on_progress)
+                    compared = verify_tables(
+                        spark, _copies(catalogue, kept, told, on_progress), source
+                    )
+                    for copy, report in compared:
+                        found = {"output": section.name, **report.to_json()}
+                        if report.keys and repair:
+                            found["repair"] = _repair(config, copy.target.schema, report.keys)
+                        reports.append(found)
                 finally:
                     kept.close()
             if source.state is not None:
@@ -105,8 +116,24 @@ def verify(
     return {"equal": all(report["equal"] for report in reports), "tables": reports}
 
 
-def _stage_of(told: dict[str, Any], on_progress: OnStatus) -> Callable[[str], None]:
-    return lambda stage: on_progress({**told, "stage": stage})
+def _stages(
+    told: Mapping[TableName, dict[str, Any]], on_progress: OnStatus
+) -> Callable[[TableName, str], None]:
+    return lambda table, stage: on_progress({**told[table], "stage": stage})
+
+
+def _copies(
+    catalogue: Catalogue,
+    kept: Copies,
+    told: Mapping[TableName, dict[str, Any]],
+    on_progress: OnStatus,
+) -> Iterator[Copy]:
+    """The copy of each table that has a key."""
+    for table, named in told.items():
+        on_progress(named)
+        shape = catalogue.shape(table)
+        if shape is not None and shape.schema.match_key:
+            yield kept.of(shape.schema)
 
 
 def _chosen(
@@ -134,31 +161,8 @@ def _session(config: Config) -> SparkSession:
     return spark
 
 
-def _compared(
-    config: Config,
-    output: str,
-    catalogue: Catalogue,
-    kept: Any,
-    source: ComparedSource,
-    spark: SparkSession,
-    table: TableName,
-    repair: bool,
-) -> list[dict[str, Any]]:
-    """The report of a table and an output; none for a table without a key."""
-    from tidelog.verify.compare import verify_table
-
-    shape = catalogue.shape(table)
-    if shape is None or not shape.schema.match_key:
-        return []
-    report = verify_table(spark, kept.of(shape.schema), source)
-    found = report.to_json()
-    if report.keys and repair:
-        found["repair"] = _repair(config, shape.schema, report.keys)
-    return [{"output": output, **found}]
-
-
 class ComparedSource:
-    """`tidelog.verify.compare.Source` over a configured source and its event log."""
+    """`tidelog.verify.model.Source` over a configured source and its event log."""
 
     def __init__(self, config: Config, kind: SourceKind) -> None:
         self._path = log_place(config)
@@ -174,7 +178,7 @@ class ComparedSource:
         self.state = open_state(config.state.place) if exists else None
         self._patience_s = CATCH_UP_S
         self._look_s = LOOK_SPARINGLY_S if is_url(self._path) else LOOK_EVERY_S
-        self.on_stage: Callable[[str], None] = lambda _stage: None
+        self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -185,53 +189,67 @@ class ComparedSource:
 
     # ------------------------------------------------------------------ port
 
-    def tell(self, stage: str) -> None:
-        self.on_stage(stage)
+    def tell(self, table: TableName, stage: str) -> None:
+        self.on_stage(table, stage)
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         return self._readers[0].why_not(schema, columns)
 
-    def boundaries(self, request: ChunkRequest, count: int) -> list[Key]:
-        return while_busy(lambda: self._readers[0].boundaries(request, count))
+    def boundaries(
+        self, requests: Sequence[ChunkRequest], count: int
+    ) -> list[list[Key] | ChunkError]:
+        def ends(reader: DigestReader, request: ChunkRequest) -> list[Key] | ChunkError:
+            try:
+                return while_busy(lambda: reader.boundaries(request, count))
+            except ChunkError as error:
+                return error
 
-    def digests(
-        self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
-    ) -> list[Digest]:
-        def work(number: int) -> list[Digest]:
-            found = []
-            for after, upto in ranges[number :: len(self._readers)]:
-                request = ChunkRequest(schema.table, after=after, upto=upto)
-                digest = partial(self._readers[number].digest, request, schema, columns)
-                found.append(while_busy(digest))
-                time.sleep(self._pause_s)
+        return self._on_readers(ends, requests)()
+
+    def digests(self, tables: Sequence[Ranges]) -> Callable[[], list[list[Digest] | ChunkError]]:
+        failed: dict[int, ChunkError] = {}
+
+        def digest(reader: DigestReader, part: tuple[int, Range]) -> Digest | None:
+            number, (after, upto) = part
+            table = tables[number]
+            if number in failed:
+                return None
+            request = ChunkRequest(table.schema.table, after=after, upto=upto)
+            try:
+                found = while_busy(partial(reader.digest, request, table.schema, table.columns))
+            except ChunkError as error:
+                failed[number] = error
+                return None
+            time.sleep(self._pause_s)
             return found
 
-        shares = list(self._pool.map(work, range(len(self._readers))))
-        return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
+        parts = [(number, part) for number, table in enumerate(tables) for part in table.ranges]
+        wait = self._on_readers(digest, parts)
 
-    def caught_up(self, copy: Copy) -> bool:
-        """Has the copy caught up? Waits while it comes nearer; after a wait in vain, not as long
-        again.
+        def digests() -> list[list[Digest] | ChunkError]:
+            found: list[list[Digest]] = [[] for _ in tables]
+            for (number, _), each in zip(parts, wait(), strict=True):
+                if each is not None:
+                    found[number].append(each)
+            return [failed.get(number, each) for number, each in enumerate(found)]
+
+        return digests
+
+    def caught_up(self, copies: Sequence[Copy]) -> list[bool]:
+        """Have the copies caught up? Waits while one comes nearer; after a wait in vain, not as
+        long again.
 
         Comparing a copy that lacks much reads its rows one by one, again and again, and takes the
         cores from what it waits for.
         """
-        deadline, before = time.monotonic() + self._patience_s, -1
-        end = self._covering(self._readers[0].position(), deadline)
-        while end is not None:
-            committed = copy.committed()
-            self.log.check_offsets(committed)
-            if not self._records(copy.target.source, committed, end):
-                return True
-            if committed > before:
-                deadline, before = time.monotonic() + self._patience_s, committed
-            left = format_bytes(self.log.bytes_between(committed, end))
-            self.tell(f"waits for the output: {left} of the log to go")
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(self._look_s)
-        self._patience_s = IMPATIENT_S
-        return False
+        if not copies:
+            return []
+        deadline = time.monotonic() + self._patience_s
+        end = self._covering(self._readers[0].position(), deadline, copies[0].target.source)
+        if end is None:
+            self._patience_s = IMPATIENT_S
+            return [False] * len(copies)
+        return [self._has_come(copy, end) for copy in copies]
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
         from tidelog.spark.changes.changed_keys import changed_keys, first_unseen
@@ -241,7 +259,7 @@ class ComparedSource:
         committed = copy.committed()
 
         def judge(spark: SparkSession) -> DataFrame | bool:
-            end = self._covering(reader.position(), time.monotonic() + self._patience_s)
+            end = self._covering(reader.position(), time.monotonic() + self._patience_s, table)
             if end is None:
                 return True  # nothing is known of what happened meanwhile
             start = min(committed, first_unseen(self.log, table, snapshot, end))
@@ -250,18 +268,64 @@ class ComparedSource:
 
         return judge
 
+    # ------------------------------------------------------------------ the source
+
+    def _on_readers(
+        self, work: Callable[[DigestReader, Item], Result], items: Sequence[Item]
+    ) -> Callable[[], list[Result]]:
+        """Begin to do ``work`` for each item, with the next reader that is free; the results, in
+        order, once what is returned is called.
+        """
+        waiting = enumerate(items)  # each is given to one thread
+        results: dict[int, Result] = {}
+
+        def work_on(reader: DigestReader) -> None:
+            try:
+                while (item := next(waiting, None)) is not None:
+                    results[item[0]] = work(reader, item[1])
+            except BaseException:
+                deque(waiting, maxlen=0)  # nobody begins another one
+                raise
+
+        begun = [self._pool.submit(work_on, reader) for reader in self._readers]
+
+        def wait() -> list[Result]:
+            for each in begun:
+                each.result()
+            return [results[number] for number in range(len(items))]
+
+        return wait
+
     # ------------------------------------------------------------------ the log
 
-    def _covering(self, position: int, deadline: float) -> int | None:
+    def _has_come(self, copy: Copy, end: int) -> bool:
+        """Has the copy all below offset ``end``?"""
+        table = copy.target.source
+        deadline, before = time.monotonic() + self._patience_s, -1
+        while True:
+            committed = copy.committed()
+            self.log.check_offsets(committed)
+            if not self._records(table, committed, end):
+                return True
+            if committed > before:
+                deadline, before = time.monotonic() + self._patience_s, committed
+            left = format_bytes(self.log.bytes_between(committed, end))
+            self.tell(table, f"waits for the output: {left} of the log to go")
+            if time.monotonic() >= deadline:
+                self._patience_s = IMPATIENT_S
+                return False
+            time.sleep(self._look_s)
+
+    def _covering(self, position: int, deadline: float, table: TableName) -> int | None:
         """Where the event log ends, once it has all that was committed before ``position``; None
-        if it does not have it in time. Tells of a wait only.
+        if it does not have it in time. Tells of a wait only, for ``table``.
         """
         told = False
         while self._covered() < position:
             if time.monotonic() >= deadline:
                 return None
             if not told:
-                self.tell("waits for capture")
+                self.tell(table, "waits for capture")
                 told = True
             time.sleep(self._look_s)
         return self.log.latest_offset()

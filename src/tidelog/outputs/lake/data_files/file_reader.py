@@ -69,29 +69,38 @@ class DataFileReader:
         )
 
     def row_groups(
-        self, file: DataFile, column: str | None, low: int | None, high: int | None
+        self,
+        file: DataFile,
+        columns: Sequence[str],
+        column: str | None,
+        bounds: tuple[int | None, int | None],
+        share: tuple[int, int],
     ) -> Iterator[tuple[int, pa.Table]]:
-        """All columns of the file's row groups, each with the number of its first row.
+        """Rows of the file's row groups, each with the number of its first row.
 
         Args:
             file: of the table.
+            columns: names of those that are read, in this order.
             column: one of whole numbers, by its name in files. Row groups are left out that, by
-                their statistics, have no value of it from ``low`` to ``high``. None: all come.
-            low: None: there is no limit.
-            high: None: there is no limit.
+                their statistics, have no value of it between ``bounds``. None: all come.
+            bounds: the least and the greatest value; None: there is no limit.
+            share: (i, n): the i-th of every n row groups.
         """
-        wanted = self._layout.columns
-        stored = [each.physical for each in self._layout.in_files]
+        wanted = [self._layout.column(name) for name in columns]
+        stored = [each.physical for each in wanted if each.name not in self._layout.partitions]
+        schema = pa.schema([pa.field(each.name, each.type) for each in wanted])
         with self._open(file) as parquet:
             names = parquet.schema_arrow.names
             at = names.index(column) if column in names else -1
             start = 0
             for number in range(parquet.metadata.num_row_groups):
                 group = parquet.metadata.row_group(number)
-                if at < 0 or _may_hold(group.column(at).statistics, low, high):
+                if number % share[1] == share[0] and (
+                    at < 0 or _may_hold(group.column(at).statistics, *bounds)
+                ):
                     found = parquet.read_row_group(number, stored, use_threads=False)
                     values = [self._values(file, each, found, group.num_rows) for each in wanted]
-                    yield start, pa.Table.from_arrays(values, schema=self._layout.schema)
+                    yield start, pa.Table.from_arrays(values, schema=schema)
                 start += group.num_rows
 
     def row_count(self, file: DataFile) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from tidelog.outputs.lake.delta import settle_tasks
 from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
-from tidelog.outputs.lake.delta.reading import Bounds, frame_of
+from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
     RangeOfTable,
     RewriteWork,
@@ -184,15 +184,34 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             self._vacuum.take_turn(self._written)
         self._written.clear()
 
+    def columns(self, table: TableName) -> Collection[str] | None:
+        """Names of the copy's columns; None: there is no copy."""
+        copy = self._table(table)
+        return copy.columns().names if copy.exists() else None
+
     def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
         """The copy's rows as of now, by the session that the output was made with; None: there is
-        no copy. ``bounds``: see `frame_of`.
+        no copy. ``bounds``: see `file_rows`.
         """
         copy = self._table(target.source)
         if not copy.exists():
             return None
         self._know_key(copy, target)
         return frame_of(self._spark, copy.files(), copy.columns(), bounds)
+
+    def row_sources(self, target: TargetTable, bounds: Bounds) -> list[FileRows] | None:
+        """The same for tasks: batches of the target's columns; None: there is no copy, or it holds
+        a column in another type.
+        """
+        copy = self._table(target.source)
+        if not copy.exists():
+            return None
+        self._know_key(copy, target)
+        files = copy.files()
+        held = {each.name: each.type for each in files.layout.columns}
+        if any(held.get(each.name) != each.type for each in target.columns):
+            return None
+        return file_rows(files, target.columns.names, bounds, self._cores)
 
     # ------------------------------------------------ Spark jobs
 

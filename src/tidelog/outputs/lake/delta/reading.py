@@ -1,4 +1,4 @@
-"""The rows of a Delta table as a DataFrame, read by our own reader: no jar of Delta's is needed."""
+"""The rows of a Delta table, read by our own reader: as tasks read them, or as a DataFrame."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BATCH_ROWS = 64_000  # Spark turns a batch into rows as a whole
+_TASK_BYTES = 8 << 20  # of a file that several tasks read, each at least
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 
 Bounds = tuple[str | None, str | None]
@@ -29,32 +30,83 @@ Bounds = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True)
-class _FileRows:
-    """One file to be read: its live rows, those between the bounds at least."""
+class FileRows:
+    """Live rows of one file, which are not marked as deleted. Picklable.
+
+    Attributes:
+        store, layout: of the table.
+        file: of the table.
+        columns: names of those that are read, in this order.
+        bounds: of the first column of the key, a whole number: others may be left out. None: open.
+        share: (i, n): the i-th of every n row groups.
+    """
 
     store: FileStore
     layout: FileLayout
     file: DataFile
+    columns: tuple[str, ...]
     bounds: tuple[int | None, int | None]
-    schema: pa.Schema  # as Spark expects it
+    share: tuple[int, int] = (0, 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.file.size // self.share[1]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        reader, marker = DataFileReader(self.store, self.layout), self.layout.deleted
+        dead = reader.deleted_rows(self.file)
+        name = self.layout.file_key[0].physical if self.layout.file_key else None
+        columns = [*self.columns, *([marker] if marker else [])]
+        groups = reader.row_groups(self.file, columns, name, self.bounds, self.share)
+        for start, rows in groups:
+            live = np.ones(rows.num_rows, np.bool_)
+            here = dead[np.searchsorted(dead, start) : np.searchsorted(dead, start + rows.num_rows)]
+            live[here - start] = False
+            if marker:
+                live &= ~np.asarray(rows.column(len(columns) - 1).fill_null(False))
+            found = rows.select(range(len(self.columns)))
+            if not live.all():
+                found = found.filter(pa.array(live))
+            yield from found.to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def file_rows(
+    copy: CopyFiles, columns: Sequence[str], bounds: Bounds = (None, None), tasks: int = 1
+) -> list[FileRows]:
+    """The rows of the table as of now, to be read apart from each other.
+
+    Args:
+        copy: the table.
+        columns: names of those that are read, in this order.
+        bounds: others may be left out. Heeded for whole numbers alone.
+        tasks: a large file is read by at most so many.
+    """
+    limits, found = _limits(copy.layout, bounds), []
+    for file in copy.files:
+        shares = max(1, min(tasks, file.size // _TASK_BYTES))
+        for share in range(shares):
+            given = (copy.store, copy.layout, file, tuple(columns), limits, (share, shares))
+            found.append(FileRows(*given))
+    return found
 
 
 def frame_of(
     spark: SparkSession, copy: CopyFiles, schema: StructType, bounds: Bounds = (None, None)
 ) -> DataFrame:
-    """The live rows of the files, as of now.
-
-    Args:
-        spark: the session that reads.
-        copy: the table.
-        schema: its columns.
-        bounds: others may be left out. Heeded for whole numbers alone.
-    """
+    """The same as a DataFrame of all columns, which ``schema`` has."""
     plain = StructType([StructField(each.name, each.dataType) for each in schema.fields])
-    limits = _limits(copy.layout, bounds)
-    expected = arrow_schema(plain)
-    works = [_FileRows(copy.store, copy.layout, f, limits, expected) for f in copy.files]
-    return rows_on_executors(spark, _rows, works, plain)
+    works = file_rows(copy, plain.names, bounds)
+    return rows_on_executors(spark, _SparkRows(arrow_schema(plain)), works, plain)
+
+
+@dataclass(frozen=True)
+class _SparkRows:
+    """Rows as Spark expects them."""
+
+    schema: pa.Schema
+
+    def __call__(self, rows: FileRows) -> Iterator[pa.RecordBatch]:
+        return (batch.cast(self.schema) for batch in rows.batches())
 
 
 def _limits(layout: FileLayout, bounds: Bounds) -> tuple[int | None, int | None]:
@@ -67,19 +119,6 @@ def _limits(layout: FileLayout, bounds: Bounds) -> tuple[int | None, int | None]
     except ValueError:
         return None, None
     return low, high
-
-
-def _rows(work: _FileRows) -> Iterator[pa.RecordBatch]:
-    reader = DataFileReader(work.store, work.layout)
-    dead = reader.deleted_rows(work.file)
-    low, high = work.bounds
-    name = work.layout.file_key[0].physical if work.layout.file_key else None
-    for start, rows in reader.row_groups(work.file, name, low, high):
-        live = np.ones(rows.num_rows, np.bool_)
-        here = dead[np.searchsorted(dead, start) : np.searchsorted(dead, start + rows.num_rows)]
-        live[here - start] = False
-        found = rows if live.all() else rows.filter(pa.array(live))
-        yield from found.cast(work.schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def bounds_of(after: Sequence[str | None] | None, upto: Sequence[str | None] | None) -> Bounds:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.delta.needed_files import TableFiles
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
 from tidelog.outputs.lake.delta_log.checkpoint_reader import stats_text
 from tidelog.outputs.lake.delta_log.checkpoint_writer import is_due, write_checkpoint
@@ -93,16 +96,12 @@ def test_tombstones_stay_until_they_expire(table: Table, monkeypatch: pytest.Mon
     state = filled(table)
     write_checkpoint(table.store, state)
     kept = [(row["path"], row["deletionTimestamp"]) for row in tombstones(table, 2)]
-    assert kept == [("b.parquet", NOW_MS - DAY_MS), ("d.parquet", NOW_MS)]
+    assert kept == [("b.parquet", NOW_MS - DAY_MS)]
     # The next one takes them from the one before.
     table.commit(state, remove(state.files["d.parquet"], at_ms=NOW_MS + 5, data_change=True))
     write_checkpoint(table.store, state)
     kept = [(row["path"], row["deletionTimestamp"]) for row in tombstones(table, 3)]
-    assert kept == [
-        ("b.parquet", NOW_MS - DAY_MS),
-        ("d.parquet", NOW_MS),
-        ("d.parquet", NOW_MS + 5),
-    ]
+    assert kept == [("b.parquet", NOW_MS - DAY_MS), ("d.parquet", NOW_MS + 5)]
     row = tombstones(table, 3)[0]
     assert (row["extendedFileMetadata"], row["size"], row["partitionValues"]) == (True, 100, [])
     monkeypatch.setattr("time.time_ns", lambda: (NOW_MS + 7 * DAY_MS) * 1_000_000)
@@ -116,7 +115,7 @@ def test_a_file_that_came_back_has_no_tombstone(table: Table) -> None:
     write_checkpoint(table.store, state)
     table.commit(state, add(file("b"), data_change=True))  # as RESTORE does
     write_checkpoint(table.store, state)
-    assert [row["path"] for row in tombstones(table, 3)] == ["d.parquet"]
+    assert tombstones(table, 3) == []
     table.commit(state, remove(file("b"), at_ms=NOW_MS + 1, data_change=True))
     table.commit(state, add(file("b"), data_change=True))
     table.commit(state, remove(file("b"), at_ms=NOW_MS + 2, data_change=True))
@@ -128,7 +127,33 @@ def test_a_file_that_came_back_has_no_tombstone(table: Table) -> None:
 def test_tombstones_stay_where_their_time_is_not_understood(table: Table) -> None:
     state = filled(table, {"delta.deletedFileRetentionDuration": "interval 1 fortnight"})
     write_checkpoint(table.store, state)
-    assert len(tombstones(table, 2)) == 3
+    assert [row["path"] for row in tombstones(table, 2)] == ["b.parquet", "c.parquet"]
+
+
+def test_a_checkpoint_keeps_of_each_file_one_tombstone_and_vacuum_from_the_same_files(
+    table: Table,
+) -> None:
+    """For any age, what VACUUM must leave alone is what all tombstones say."""
+    state, random = table.create(), Random(5)
+    whole: list[dict[str, Any]] = []
+    for batch in range(40):
+        actions = [add(file(f"f{batch}"), data_change=True)]
+        alive = [*state.files.values()]
+        for number, each in enumerate(random.sample(alive, len(alive) // 2)):
+            gone = remove(each, at_ms=NOW_MS - 40 + batch, data_change=True)
+            place = random.choice([("u", f"v{batch}"), ("u", f"w{batch}"), ("i", "x"), ("p", "/v")])
+            vector = DeletionVector(*place, number, 30, batch)
+            marked = add(replace(each, deletion_vector=vector), data_change=True)
+            actions += [gone] if random.random() < 0.1 else [gone, marked]
+            whole.append(gone["remove"])
+        table.commit(state, *actions)
+        if batch % 7 == 0:
+            write_checkpoint(table.store, state)
+    write_checkpoint(table.store, state)
+    assert len(tombstones(table, 40)) < len(whole) / 2
+    ours, theirs = TableFiles.of(state), TableFiles([*state.files.values()], whole, None)
+    for age in range(45):
+        assert ours.needed(table.store, NOW_MS - age) == theirs.needed(table.store, NOW_MS - age)
 
 
 def test_the_hint_names_the_checkpoint(table: Table) -> None:
@@ -222,7 +247,7 @@ def test_multi_part_checkpoints_count_once_they_are_whole(table: Table) -> None:
     assert {**seen(read), "files": set(read.files)} == {**seen(state), "files": set(state.files)}
     table.fill(read, 1)
     write_checkpoint(table.store, read)  # takes tombstones of all parts
-    assert [row["path"] for row in tombstones(table, 3)] == ["b.parquet", "d.parquet"]
+    assert [row["path"] for row in tombstones(table, 3)] == ["b.parquet"]
     (log(table) / f"{3:020d}.checkpoint.parquet").unlink()
     parts[1].unlink()
     with pytest.raises(OutputRefusedError, match="commits are missing"):
@@ -262,7 +287,7 @@ def test_v2_checkpoints_with_sidecars(table: Table, kind: str) -> None:
     assert seen(read) == seen(state)
     table.fill(read, 1)
     write_checkpoint(table.store, read)
-    assert [row["path"] for row in tombstones(table, 3)] == ["b.parquet", "d.parquet"]
+    assert [row["path"] for row in tombstones(table, 3)] == ["b.parquet"]
 
 
 def test_statistics_from_columns_are_those_of_commits() -> None:

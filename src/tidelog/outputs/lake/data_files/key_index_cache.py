@@ -117,6 +117,14 @@ class KeyIndexCache:
 
 
 @cache
+def shared_cache() -> KeyIndexCache:
+    """The one of this process. A cache that is made anew lists its directory, which holds as many
+    files as batches were written, before it keeps anything.
+    """
+    return KeyIndexCache()
+
+
+@cache
 def _boot_id() -> str:
     with suppress(OSError):
         return _BOOT_ID.read_text()

@@ -17,7 +17,7 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.executors.tasks import without_values
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache, shared_cache
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
@@ -153,7 +153,7 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         if work.dead:
             files = {file.path: file for file in copy.files}
             return replace_files(
-                work.dead, files, copy.store, copy.layout, copy.options, KeyIndexCache()
+                work.dead, files, copy.store, copy.layout, copy.options, shared_cache()
             )
         return rewrite(
             copy.files,
@@ -161,7 +161,7 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
             copy.layout,
             null_columns=work.null_columns,
             drop_deleted=work.drop_deleted,
-            cache=KeyIndexCache(),
+            cache=shared_cache(),
         )
 
 
@@ -177,7 +177,7 @@ def attempted(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResul
 
 def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
-    copy, cache = work.copy, KeyIndexCache()
+    copy, cache = work.copy, shared_cache()
     settled = _settled_in_parts(work, batches, cache)
     failpoints.hit("output.task.written")
     if not work.alone:

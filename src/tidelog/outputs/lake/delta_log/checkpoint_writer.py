@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -178,16 +179,32 @@ def _adds(state: TableState) -> pa.Array:
 
 
 def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array:
-    """Those that still keep VACUUM from files; the newest of each file."""
+    """Those that still keep VACUUM from files, which alone is what tombstones are for (protocol,
+    "Action Reconciliation"): the newest of each data file, and of each file of vectors, that the
+    table has no more. A file that it has is kept by that, and gets a newer one when it goes.
+
+    A batch gives a new vector to many files, all in one file of vectors: of their tombstones one
+    is left.
+    """
     assert state.metadata is not None
     kept_ms = removed_files_ms(state.metadata.configuration)
     since_ms = None if kept_ms is None else time.time_ns() // 1_000_000 - kept_ms
     found = tombstones(store, state.checkpoint, state.removed, since_ms)
-    ids = _ids(found)
-    dead = pc.invert(pc.is_in(ids, value_set=_ids(adds)))
-    rows = pa.table({"id": ids, "row": pa.array(range(len(ids)), pa.int64())}).filter(dead)
-    newest = rows.group_by("id", use_threads=False).aggregate([("row", "max")])
-    return found.take(newest.column("row_max").combine_chunks().sort())
+    rows = [
+        _newest(found, _paths(found), _paths(adds)),
+        _newest(found, _vector_files(found), _vector_files(adds)),
+    ]
+    return found.take(pc.unique(pa.chunked_array(rows)).sort())
+
+
+def _newest(found: pa.Array, keys: pa.Array, alive: pa.Array) -> pa.Array:
+    """The row of each key that was removed last; none of a key that is ``alive``, or NULL."""
+    times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
+    rows = pa.table({"key": keys, "at": times, "row": pa.array(np.arange(len(keys)))})
+    rows = rows.filter(pc.and_(pc.is_valid(keys), pc.invert(pc.is_in(keys, value_set=alive))))
+    rows = rows.sort_by([("at", "ascending"), ("row", "ascending")])
+    last = rows.group_by("key", use_threads=False).aggregate([("row", "last")])
+    return last.column("row_last").combine_chunks()
 
 
 def tombstones(
@@ -209,13 +226,16 @@ def tombstones(
     return found.filter(pc.greater(times, since_ms))
 
 
-def _ids(files: pa.Array) -> pa.Array:
-    """Texts that are equal exactly if files have path and deletion vector in common."""
+def _paths(files: pa.Array) -> pa.Array:
+    return pc.struct_field(files, "path")
+
+
+def _vector_files(files: pa.Array) -> pa.Array:
+    """Where the log says that files' vectors are; NULL: there is none, or it is in the log."""
     vector = pc.struct_field(files, "deletionVector")
-    parts = [pc.struct_field(vector, name) for name in ("storageType", "pathOrInlineDv")]
-    offset = pc.struct_field(vector, "offset").cast(pa.string())
-    texts = [pc.fill_null(each, "") for each in (*parts, offset)]
-    return pc.binary_join_element_wise(pc.struct_field(files, "path"), *texts, "\n")
+    storage = pc.struct_field(vector, "storageType")
+    place = pc.binary_join_element_wise(storage, pc.struct_field(vector, "pathOrInlineDv"), ":")
+    return pc.if_else(pc.equal(storage, "i"), None, place)
 
 
 def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -161,7 +161,8 @@ class Reading:
 
 class Meter:
     """CPU seconds and peak resident memory of this process and all below it (JVM, workers, and the
-    servers that the benchmark started), in all and by kind of process.
+    servers that the benchmark started), in all and by kind of process. Pages that processes share
+    count once.
     """
 
     def __enter__(self) -> Meter:
@@ -196,7 +197,7 @@ class Meter:
         for process in [me, *me.children(recursive=True)]:
             try:
                 times = process.cpu_times()
-                size = process.memory_info().rss  # shared pages count in each: an upper bound
+                size = process.memory_full_info().pss  # forked workers share much of their memory
                 if process.pid not in self._kinds:
                     self._kinds[process.pid] = "driver" if process.pid == me.pid else _kind(process)
             except psutil.Error:

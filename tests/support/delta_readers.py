@@ -15,7 +15,7 @@ _DUCKDB_VERSION = f"v{duckdb.__version__}"
 
 
 @lru_cache(maxsize=1)
-def _duckdb_extension() -> Path:
+def duckdb_extension() -> Path:
     """As the package ``duckdb-extension-delta`` brings it: nothing is downloaded."""
     found = importlib.util.find_spec("duckdb_extension_delta")
     assert found is not None
@@ -27,7 +27,7 @@ def _duckdb_extension() -> Path:
 def by_duckdb(place: str, order: str = "id") -> pa.Table:
     """All rows, as DuckDB reads them."""
     with duckdb.connect() as connection:
-        connection.execute(f"LOAD '{_duckdb_extension()}'")
+        connection.execute(f"LOAD '{duckdb_extension()}'")
         rows = connection.execute(f"SELECT * FROM delta_scan('{place}') ORDER BY {order}")
         return rows.to_arrow_table()
 

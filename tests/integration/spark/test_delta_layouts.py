@@ -226,6 +226,34 @@ def test_files_that_can_not_be_put_together_stop_nothing(
     assert "small files were not put together" in caplog.text
 
 
+def test_a_table_that_lost_files_does_not_keep_those_of_others_apart(
+    lake: Lake, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One job puts the small files of all tables together; what fails there is done by table."""
+    tables = [
+        built.table(f"app.t{number}", {"a": "int32"}, ("a",), relation_id=number)
+        for number in range(2)
+    ]
+    output = lake.output()
+    output.prepare(built.log.generation)
+    for number in range(FILES_OF_A_TIER):
+        start = built.log.latest_offset() if number else built.log.head_offset
+        for table in tables:
+            built.insert(table, str(number))
+        built.flush()
+        if number == FILES_OF_A_TIER - 1:
+            for file in (lake.root / "lake" / "app" / "t0").glob("*.parquet"):
+                file.unlink()
+        output.write(batch_of(built.log, start, built.log.latest_offset()))
+    output.close()
+    sizes = [
+        lake.spark.sql(f"DESCRIBE DETAIL {lake.name(f'app.t{number}')}").first()["numFiles"]
+        for number in range(2)
+    ]
+    assert sizes == [FILES_OF_A_TIER, 1]
+    assert "app/t0: small files were not put together" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("policy", "values"),
     [

@@ -22,7 +22,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import TidelogError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.lake.delta.settle_tasks import rewrite_files
+from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.system import failpoints
 
@@ -180,7 +180,8 @@ class Copy:
         table = self._table()
         with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
             if table.state.files:
-                table.compact([[*table.state.files.values()]])
+                files = table.files()
+                table.compacted([rewrite_files(RewriteWork(files))])
 
     def _drive(self) -> None:
         """Another driver of the same output, which knows what the table was some batches ago."""

@@ -200,12 +200,12 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def write(self, batch: OutputBatch) -> None:
         """Bring every table of the batch over."""
-        works = self._works(batch)
+        works, refused = self._works(batch), self._refused
         for work in works:
             self._table(work.table)  # before threads ask which go to one place
         self._write_copies(works)
         dumps = whole_dumps(batch)
-        self._refused.dumped({name: each.first_offset for name, each in dumps.items()})
+        refused.dumped({name: each.first_offset for name, each in dumps.items()})
         self._maintain()
 
     def committed(self, table: TableName) -> int | None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
 from tidelog.outputs.lake.delta.append_tasks import AppendWork
-from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
@@ -50,8 +50,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 Write = CopyWrite[DeltaTable]
+
+_TABLES_AT_ONCE: Final = 8
+"""Whose logs are read and committed to: each takes some requests, one after the other."""
 
 
 class DeltaOutput(LakeOutput[DeltaTable]):
@@ -94,6 +98,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         self._root = path
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
+        self._waiting = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix=f"{name}-store")
         self._written: list[DeltaTable] = []  # since small files were put together
         after_s = self._options.vacuum_after_s
         self._vacuum = None if after_s is None else Vacuum(after_s, f"{name}-vacuum")
@@ -102,6 +107,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if self._vacuum is not None:
             self._vacuum.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._waiting.shutdown(wait=True, cancel_futures=True)
         super().close()
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
@@ -118,7 +124,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if not works:
             return
         with self._explaining(*works):
-            planned = [self._planned(work) for work in works]
+            planned = self._of_each(self._planned, works)
             self._write_all([each for each in planned if each is not None])
 
     def _write_all(self, writes: Sequence[Write]) -> None:
@@ -130,18 +136,13 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             results = self._settled(writes)
             failpoints.hit("lake.table.write")
             self._check_lease()
-            errors: list[TidelogError] = []
-            conflicts: list[Write] = []
-            for write, found in zip(writes, results, strict=True):
-                failed = [each.error for each in found if each.error is not None]
-                errors += failed
-                try:
-                    if not failed:
-                        self._commit(write, found)
-                except ConflictError:
-                    conflicts.append(write)
-                except TidelogError as error:
-                    errors.append(error)
+            outcomes = self._of_each(self._committed, [*zip(writes, results, strict=True)])
+            conflicts = [
+                write
+                for write, error in zip(writes, outcomes, strict=True)
+                if isinstance(error, ConflictError)
+            ]
+            errors = [each for each in outcomes if each and not isinstance(each, ConflictError)]
             if errors:
                 raise errors[0]
             if not conflicts:
@@ -169,20 +170,45 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             return write
         return replace(write, columns=self._evolved(copy, table, write.target))
 
+    def _of_each(self, call: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
+        """``call(item)`` of each table's, several at once, as they wait for the store. If one
+        raises, that is raised once all have ended.
+        """
+        if len(items) < 2:  # a copy that is made good is written by a thread of this pool
+            return [call(item) for item in items]
+        futures = [self._waiting.submit(call, item) for item in items]
+        wait(futures)
+        return [future.result() for future in futures]
+
     def _maintain(self) -> None:
         """Put small files together, and remove old ones. The copies are right without: a failure is
         logged.
         """
-        for copy in self._written:
-            try:
-                if groups := files_to_compact(copy.state.files.values()):
-                    copy.compact(groups)
-            except Exception as error:  # noqa: BLE001 - whatever Spark raises
-                reason = error if isinstance(error, TidelogError) else reason_of(error)
-                logger.warning("%s: small files were not put together: %s", copy.place, reason)
-        if self._vacuum is not None:
-            self._vacuum.take_turn(self._written)
+        copies = list(dict.fromkeys(self._written))
         self._written.clear()
+        self._compact(copies)
+        if self._vacuum is not None:
+            self._vacuum.take_turn(copies)
+
+    def _compact(self, copies: Sequence[DeltaTable]) -> None:
+        """Of all tables in one Spark job. If it fails, of each by itself: whichever it is, the
+        others stay quick.
+        """
+        try:
+            works = [copy.compaction() for copy in copies]
+            rewritten = iter(self._rewrite([work for each in works for work in each]))
+            found = [
+                (copy, list(islice(rewritten, len(each))))
+                for copy, each in zip(copies, works, strict=True)
+            ]
+            self._of_each(lambda pair: pair[0].compacted(pair[1]), found)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            if len(copies) > 1:
+                for copy in copies:
+                    self._compact([copy])
+                return
+            reason = error if isinstance(error, TidelogError) else reason_of(error)
+            logger.warning("%s: small files were not put together: %s", copies[0].place, reason)
 
     def columns(self, table: TableName) -> Collection[str] | None:
         """Names of the copy's columns; None: there is no copy."""
@@ -298,6 +324,18 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         return run_on_executors(self._spark, settle_tasks.rewrite_files, works)
 
     # ------------------------------------------------ commits
+
+    def _committed(self, settled: tuple[Write, list[SettleResult]]) -> TidelogError | None:
+        """What has kept a write from being committed."""
+        write, results = settled
+        failed = [each.error for each in results if each.error is not None]
+        if failed:
+            return failed[0]
+        try:
+            self._commit(write, results)
+        except TidelogError as error:
+            return error
+        return None
 
     def _commit(self, write: Write, results: Sequence[SettleResult]) -> None:
         copy = write.copy

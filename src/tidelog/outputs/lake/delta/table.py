@@ -21,6 +21,7 @@ from tidelog.outputs.lake.contents import edits, row_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import history
+from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.new_tables import (
     DELETED as DELETED,
 )
@@ -33,7 +34,7 @@ from tidelog.outputs.lake.delta.new_tables import (
 )
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
@@ -240,26 +241,32 @@ class DeltaTable(LakeTable):
             ]
             operation = "DELETE" if marked else "UPDATE"
             try:
-                self._commit_rewritten(works, operation, data_change=True)
+                self._commit_rewritten(self._rewrite(works), operation, data_change=True)
             except ConflictError:
                 self.exists()
             else:
                 return
         raise self._busy()
 
-    def compact(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Put the files of each group together. If others commit meanwhile nothing is done."""
+    def compaction(self) -> list[RewriteWork]:
+        """How small files are to be put together now; empty: they need not be."""
+        groups = files_to_compact(self.state.files.values())
+        if not groups:
+            return []
         whole = self.files()
-        works = [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
+        return [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
+
+    def compacted(self, changes: Sequence[FileChanges]) -> None:
+        """Commit what came of `compaction`. If others have committed since, nothing is done."""
         try:
-            self._commit_rewritten(works, "OPTIMIZE", data_change=False)
+            self._commit_rewritten(changes, "OPTIMIZE", data_change=False)
         except ConflictError:
             logger.info("%s: files were put together in vain: somebody else committed", self.place)
 
     def _commit_rewritten(
-        self, works: Sequence[RewriteWork], operation: str, *, data_change: bool
+        self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
     ) -> None:
-        actions = self.actions(self._rewrite(works), data_change=data_change)
+        actions = self.actions(changes, data_change=data_change)
         if actions:
             failpoints.hit("lake.rewrite.commit")
             self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)

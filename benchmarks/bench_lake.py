@@ -1,0 +1,296 @@
+"""How what the Delta output costs grows: with a table's rows, its batches, its files, the tables.
+
+Tasks run in this process, so that CPU is that of the output alone: decoding, folding, looking keys
+up, writing, committing. The Spark job that carries the tasks costs the same whatever they hold: a
+line of its own. Each batch is of 1,000 changes of random keys, or of 10 in each of 20 tables.
+
+``rows``      tables of 10^5 to 10^6 rows (with --long: to 2·10^7): their first rows, then batches
+``batches``   a table after 1 to 200 batches (--long: to 5,000), by turns with one of the same rows
+              that was written at once; then a full scan of both by DuckDB
+``files``     tables of 10 to 300 files (--long: to 1,000), which are not put together
+``tables``    10 and 100 tables of 100 rows (--long: to 1,000): first rows of all, then batches
+``hot``, ``cold``    all with Spark: see `benchmarks.bench_delta`
+
+    python -m benchmarks.bench_lake [rows batches files tables hot cold] [--long]
+        [--picture FILE] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import duckdb
+import numpy as np
+from pyspark import cloudpickle
+from tests.support.build_log import BuiltLog
+from tests.support.delta_readers import duckdb_extension
+
+from benchmarks.growth_picture import Curve, write_picture
+from benchmarks.spark_workload import COLUMNS, Meter, append, drawn
+from benchmarks.table import Row, show
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.delta import output as delta
+from tidelog.pipeline import spark_session
+from tidelog.spark.executor_jobs import run_on_executors
+
+SIZES = {
+    "rows": ((1_000, 4_000), (100_000, 1_000_000), (100_000, 1_000_000, 5_000_000, 20_000_000)),
+    "batches": ((1, 30), (1, 50, 200), (1, 50, 200, 1_000, 2_000, 5_000)),
+    "files": ((2, 5), (10, 100, 300), (10, 100, 300, 1_000)),
+    "tables": ((2, 4), (10, 100), (10, 100, 500, 1_000)),
+}
+"""Of each part: with --quick, by default, with --long."""
+WITH_SPARK: dict[str, list[str]] = {
+    "hot": [],
+    "cold": ["--cold", "--keys", "1000000", "--changes", "500000"],
+}
+_CHANGES = 1_000
+_WARM, _COUNTED = 5, 15  # batches
+
+
+class Workload:
+    """An event log of some tables, and copies of them."""
+
+    def __init__(self, spark: Any, directory: Path, tables: int = 1) -> None:
+        directory.mkdir()
+        self._directory, self._spark = directory, spark
+        self._built = BuiltLog(directory / "log")
+        self._random, self._notes = drawn(1)
+        self._schemas = [
+            self._built.table(f"bench.orders{number}", COLUMNS) for number in range(tables)
+        ]
+
+    def insert(self, keys: Any) -> None:
+        """These keys into every table."""
+        for schema in self._schemas:
+            append(self._built, schema, keys, keys, self._notes, self._random, "I")
+
+    def change(self, rows: int, keys: int, tables: int = 1) -> None:
+        """``rows`` of the first ``tables``, of keys below ``keys``."""
+        for schema in self._schemas[:tables]:
+            ids = self._random.integers(0, keys, rows)
+            append(self._built, schema, ids, np.arange(rows), self._notes, self._random, "")
+
+    def copy(self, name: str) -> Copy:
+        return Copy(self._spark, self._built.path, str(self._directory / name))
+
+
+class Copy:
+    """Copies of the tables of a log, by an output; ``tables`` are at ``root``/bench/orders…"""
+
+    def __init__(self, spark: Any, log: str, root: str) -> None:
+        self._log, self._root = EventLog.open(log), root
+        self._output = delta.DeltaOutput(spark, log, root)
+        self._end = self._log.head_offset
+
+    def write(self) -> float:
+        """Bring all over that is there and was not yet, in one batch: CPU seconds."""
+        batch = batch_of(self._log, self._end, self._log.latest_offset())
+        start = time.process_time()
+        self._output.write(batch)
+        self._end = batch.end
+        return time.process_time() - start
+
+    def leave_small_files(self) -> None:
+        self._output._maintain = lambda: None  # type: ignore[method-assign]
+
+    def scan(self) -> float:
+        """CPU seconds of DuckDB, which reads all columns of the first table."""
+        columns = ", ".join(f"max({name})" for name in COLUMNS)
+        with duckdb.connect() as connection:
+            connection.execute(f"LOAD '{duckdb_extension()}'")
+            start = time.process_time()
+            query = f"SELECT {columns} FROM delta_scan('{self._root}/bench/orders0')"
+            connection.execute(query).fetchall()
+            return time.process_time() - start
+
+    def log_bytes(self) -> int:
+        """Of the newest checkpoint of the first table; 0: there is none."""
+        log = Path(self._root) / "bench" / "orders0" / "_delta_log"
+        found = sorted(log.glob("*.checkpoint.parquet"))
+        return found[-1].stat().st_size if found else 0
+
+    def close(self) -> None:
+        self._output.close()
+
+
+def batches(workload: Workload, copies: Sequence[Copy], *change: int) -> list[float]:
+    """CPU milliseconds of a batch into each copy, by turns."""
+    taken: list[list[float]] = [[] for _ in copies]
+    for number in range(_WARM + _COUNTED):
+        workload.change(*change)
+        for copy, found in zip(copies, taken, strict=True):
+            spent = copy.write()
+            if number >= _WARM:
+                found.append(spent * 1e3)
+    return [median(each) for each in taken]
+
+
+def of_rows(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    points: list[tuple[int, float]] = []
+    for size in sizes:
+        workload = Workload(spark, scratch / f"rows{size}")
+        workload.insert(np.arange(size))
+        copy = workload.copy("lake")
+        first = copy.write() / size * 1e6
+        (took,) = batches(workload, [copy], _CHANGES, size)
+        points.append((size, took))
+        what = f"first rows of a table, {size:,} rows: CPU a row"
+        show([Row(what, f"{first:.1f} µs", "", "", "≤ 8 µs")])
+        show([_batch(f"{_CHANGES:,} changes in a table of {size:,} rows", points)])
+        copy.close()
+    return [Curve("rows of the table", points)]
+
+
+def of_batches(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    keys = 200_000 if max(sizes) > 100 else 2_000
+    workload = Workload(spark, scratch / "batches")
+    workload.insert(np.arange(keys))
+    old = workload.copy("old")
+    old.write()
+    aged: list[tuple[int, float]] = []
+    new: list[tuple[int, float]] = []
+    done = 0
+    for size in sizes:
+        for _ in range(size - done):
+            workload.change(_CHANGES, keys)
+            old.write()
+        fresh = workload.copy(f"fresh{size}")
+        fresh.write()
+        took, beside = batches(workload, [old, fresh], _CHANGES, keys)
+        done = size + _WARM + _COUNTED
+        aged.append((size, took))
+        new.append((size, beside))
+        what = f"{_CHANGES:,} changes in a table of {keys:,} rows, after {size:,} batches"
+        cost, floor = f"{took:.0f} ms", f"{beside:.0f} ms (a new copy)"
+        show([Row(f"{what}: CPU", cost, floor, f"{took / beside:.2f} ×", "≤ 1.3 ×")])
+        fresh.close()
+    rewritten = workload.copy("once")
+    rewritten.write()
+    slow, quick = (median(copy.scan() for _ in range(5)) for copy in (old, rewritten))
+    kept, found = f"{old.log_bytes() / 1e3:,.0f} kB", f"{slow * 1e3:.0f} ms"
+    floor = f"{quick * 1e3:.0f} ms (the table written at once)"
+    what = "full scan of the copy then, by DuckDB: CPU"
+    show(
+        [
+            Row(f"its newest checkpoint, after {done:,} batches", kept, "", "", ""),
+            Row(what, found, floor, f"{slow / quick:.2f} ×", "≤ 1.5 ×"),
+        ]
+    )
+    for copy in (old, rewritten):
+        copy.close()
+    return [Curve("batches before", aged), Curve("the same rows, written at once", new)]
+
+
+def of_files(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    points: list[tuple[int, float]] = []
+    each = 200
+    for size in sizes:
+        workload = Workload(spark, scratch / f"files{size}")
+        copy = workload.copy("lake")
+        copy.leave_small_files()
+        for number in range(size):
+            workload.insert(np.arange(number * each, (number + 1) * each))
+            copy.write()
+        (took,) = batches(workload, [copy], _CHANGES, size * each)
+        points.append((size, took))
+        show([_batch(f"{_CHANGES:,} changes in a table of {size:,} files and more", points)])
+        copy.close()
+    return [Curve("files of the table", points)]
+
+
+def of_tables(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    points: list[tuple[int, float]] = []
+    for size in sizes:
+        workload = Workload(spark, scratch / f"tables{size}", size)
+        workload.insert(np.arange(100))
+        copy, changed = workload.copy("lake"), min(20, size)
+        first = copy.write()
+        (took,) = batches(workload, [copy], 10, 100, changed)
+        points.append((size, took))
+        what = f"first rows of {size:,} tables: CPU a table"
+        show([Row(what, f"{first / size * 1e3:.0f} ms", "", "", "")])
+        show([_batch(f"10 changes in each of {changed} of {size:,} tables", points)])
+        copy.close()
+    return [Curve("tables, 20 of which change", points)]
+
+
+def warm_up(spark: Any, scratch: Path) -> None:
+    """What is compiled or imported once is not counted."""
+    workload = Workload(spark, scratch / "warm")
+    workload.insert(np.arange(1_000))
+    copy = workload.copy("lake")
+    copy.write()
+    batches(workload, [copy], 100, 1_000)
+    copy.close()
+
+
+PARTS: dict[str, Callable[[Any, Path, Sequence[int]], list[Curve]]] = {
+    "rows": of_rows, "batches": of_batches, "files": of_files, "tables": of_tables,
+}  # fmt: skip
+
+
+def _batch(what: str, points: Sequence[tuple[int, float]]) -> Row:
+    """``points``: size and milliseconds, the newest last; the first is what it is compared to."""
+    (least, first), (_, took) = points[0], points[-1]
+    ratio = f"{took / first:.2f} ×" if len(points) > 1 else ""
+    return Row(f"{what}: CPU", f"{took:.0f} ms", f"{first:.0f} ms ({least:,})", ratio, "")
+
+
+def job_ms(spark: Any) -> float:
+    """CPU of all processes for a job of two tasks that do nothing."""
+    for _ in range(20):
+        run_on_executors(spark, len, ["", ""])
+    with Meter() as meter:
+        for _ in range(20):
+            run_on_executors(spark, len, ["", ""])
+    return meter.reading.cpu_seconds / 20 * 1e3
+
+
+def here(_spark: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """As `run_on_executors`, in this process."""
+    return [
+        cloudpickle.loads(cloudpickle.dumps(function(cloudpickle.loads(cloudpickle.dumps(item)))))  # type: ignore[no-untyped-call]
+        for item in items
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="default: all")
+    parser.add_argument("--long", action="store_true", help="large ones, too: an hour and more")
+    parser.add_argument("--picture", type=Path, help="write the curves there")
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
+    given = parser.parse_args()
+    size = 0 if given.quick else 2 if given.long else 1
+    wanted = given.parts or [*PARTS, *WITH_SPARK]
+    for name in [each for each in WITH_SPARK if each in wanted]:  # memory and CPU of their own
+        options = [*WITH_SPARK[name], *(["--quick"] if given.quick else [])]
+        subprocess.run([sys.executable, "-m", "benchmarks.bench_delta", *options], check=True)
+    spark = spark_session("local[2]")
+    nothing = job_ms(spark)
+    show([Row("a Spark job of two tasks that do nothing: CPU", f"{nothing:.0f} ms", "", "", "")])
+    delta.run_on_executors = here  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as scratch:
+        warm_up(spark, Path(scratch))
+    curves = []
+    for part in [each for each in PARTS if each in wanted]:
+        with tempfile.TemporaryDirectory() as scratch:
+            found = PARTS[part](spark, Path(scratch), SIZES[part][size])
+        curves.append(found)
+    if given.picture:
+        write_picture(given.picture, curves)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

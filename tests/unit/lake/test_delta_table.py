@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import ConflictError
+from tidelog.errors import ConflictError, OutputBusyError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.table import MARKED_PROPERTY
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import target_table
+from tidelog.system import failpoints
 
 APPLICATION = "tidelog/g/delta"
 
@@ -81,3 +82,39 @@ def test_a_table_is_like_before_until_somebody_alters_it(tmp_path: Path) -> None
     drivers.second.set_property("theirs", "1")
     assert drivers.first.exists()
     assert drivers.first.definition() != before
+
+
+@pytest.mark.parametrize("change", [{"more": "text"}, {"n": "int64"}, {"back": "text"}])
+def test_drivers_that_alter_a_table_at_the_same_time_do_it_once(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    """The other one's commit comes right before ours."""
+    drivers = Drivers(tmp_path)
+    drivers.columns |= {"n": "int32", "back": "text"}
+    first, second = drivers.first, drivers.second
+    first.exists()
+    first.create(drivers.target(), "g")
+    first.evolve(drivers.target(), "evolve")
+    del drivers.columns["back"]
+    first.evolve(drivers.target(), "evolve")
+    second.exists()
+    drivers.columns |= change
+    target = drivers.target()
+    others = [second]
+
+    def interfere() -> None:
+        if others:
+            others.pop().evolve(target, "evolve")
+
+    with (
+        failpoints.arm({"delta.commit.before": interfere}),
+        pytest.raises(OutputBusyError, match="tried again"),
+    ):
+        first.evolve(target, "evolve")
+    assert first.exists()
+    done = first.state.version
+    first.evolve(target, "evolve")
+    assert first.state.version == done
+    names = [field.name for field in first.columns().fields]
+    assert sorted(names) == sorted({*names})
+    assert all(len(field.metadata.get("delta.typeChanges", ())) < 2 for field in first.columns())

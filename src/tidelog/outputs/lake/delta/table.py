@@ -224,7 +224,7 @@ class DeltaTable(LakeTable):
                     self.state, actions, operation=operation, parameters={}, note=None
                 )
             except ConflictError:
-                self.exists()
+                self._look_again()
             else:
                 return
         raise self._busy()
@@ -243,7 +243,7 @@ class DeltaTable(LakeTable):
             try:
                 self._commit_rewritten(self._rewrite(works), operation, data_change=True)
             except ConflictError:
-                self.exists()
+                self._look_again()
             else:
                 return
         raise self._busy()
@@ -272,10 +272,15 @@ class DeltaTable(LakeTable):
             self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)
             self.write_checkpoint()
 
+    def _look_again(self) -> None:
+        """Who altered the table meanwhile may have done what we were about to: OutputBusyError."""
+        before = self.metadata
+        if not self.exists() or self.metadata != before:
+            raise self._busy()
+
     def _busy(self) -> OutputBusyError:
         return OutputBusyError(
-            f"{self.place}: others committed to the table {COMMIT_TRIES} times while it was "
-            "changed; it is tried again"
+            f"{self.place}: others changed the table at the same time; it is tried again"
         )
 
     # ------------------------------------------------ what is written

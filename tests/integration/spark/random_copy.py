@@ -1,0 +1,131 @@
+"""Brings a log into a Delta table in random batches, which fail, or meet other writers, now and
+then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tests.integration.spark.conftest import Lake
+from tests.integration.spark.random_table import Key, RandomTable, comparable
+from tests.support.delta_readers import by_delta_rs, by_duckdb
+
+from tidelog.errors import TidelogError
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.delta.settle_tasks import rewrite_files
+from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.system import failpoints
+
+POINTS = ("lake.table.write", "delta.commit.before", "delta.commit.after", "lake.rewrite.commit")
+MOST_FAILURES = 25
+
+
+class RandomCopy:
+    """``options``: of the output."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        source: RandomTable,
+        rng: random.Random,
+        **options: Any,
+    ) -> None:
+        self.lake, self.source, self.rng = lake, source, rng
+        self.options = options
+        self.table = source.shape.table
+        self.place = path_of(lake.path, self.table, str(self.table))
+        self.output, self.other = self._open(), self._open()
+        self.done = 0
+        self.acted: list[str] = []
+
+    def _open(self) -> Any:
+        output = self.lake.output(options=self.lake.options(**self.options))
+        output.prepare(self.lake.built.log.generation)
+        return output
+
+    def close(self) -> None:
+        self.output.close()
+        self.other.close()
+
+    def catch_up(self) -> None:
+        log, rng = self.lake.built.log, self.rng
+        end, failures = log.latest_offset(), 0
+        while self.done < end:
+            cut = rng.choice([end, rng.randint(self.done + 1, end)])
+            start = rng.randint(0, self.done) if rng.random() < 0.2 else self.done
+            with failpoints.arm(self._surprise()):
+                try:
+                    self.output.write(batch_of(log, start, cut))
+                except (OSError, TidelogError) as error:
+                    self.acted.append(f"failed: {error}")
+                    failures += 1
+                    assert failures < MOST_FAILURES, self.acted[-MOST_FAILURES:]
+                    if rng.random() < 0.5:
+                        self.output.close()
+                        self.output = self._open()
+                    continue
+            self.acted.append(f"batch {start} to {cut}")
+            self.done = cut
+
+    # ------------------------------------------------------------ what befalls batches
+
+    def _surprise(self) -> dict[str, Any]:
+        ours = [self._fail, self._rewrite, self._drive]
+        hits = [self.rng.choice(ours)]
+        return {self.rng.choice(POINTS): lambda: hits.pop()() if hits else None}
+
+    def _fail(self) -> None:
+        raise OSError("somebody pulled the plug")
+
+    def _rewrite(self) -> None:
+        """Another writer puts all files together."""
+        table = self.opened()
+        self.acted.append("files put together")
+        with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
+            if table.state.files:
+                table.compact([[*table.state.files.values()]])
+
+    def _drive(self) -> None:
+        """Another driver of the same output, which knows what the table was some batches ago."""
+        log = self.lake.built.log
+        until = self.rng.randint(self.done + 1, log.latest_offset())
+        self.acted.append(f"another driver up to {until}")
+        with failpoints.arm(dict.fromkeys(POINTS, lambda: None)), suppress(TidelogError):
+            self.other.write(batch_of(log, self.done, until))
+
+    # ------------------------------------------------------------ what is there
+
+    def opened(self) -> DeltaTable:
+        """As another process opens it."""
+        layout = self.output._options.layout_of(self.table)
+        table = DeltaTable(self.place, layout, lambda works: [rewrite_files(w) for w in works])
+        table.exists()
+        return table
+
+    def check(self, told: str) -> None:
+        """Each of the readers finds the source's rows."""
+        names, wanted = self.source.columns, self.source.wanted
+        for read in self._readers():
+            found: dict[Key, dict[str, Any]] = {}
+            for row in self._read(read):
+                key = self._key(row)
+                assert key not in found, f"{key} is there twice; {told}"
+                found[key] = {name: comparable(row[name]) for name in names}
+            assert found == wanted, told
+
+    def _key(self, row: dict[str, Any]) -> Key:
+        return tuple(comparable(row[name]) for name in self.source.shape.key)
+
+    def _read(self, read: Any) -> Iterator[dict[str, Any]]:
+        for row in read(self.place, "1").to_pylist():
+            if not row.get("_deleted"):
+                yield row
+
+    def _readers(self) -> Sequence[Any]:
+        """delta-rs 1.6 does not know type widening, nor column mapping."""
+        features = self.opened().protocol.writer_features
+        known = not {"typeWidening", "columnMapping"} & set(features)
+        return (by_duckdb, by_delta_rs) if known else (by_duckdb,)

@@ -42,6 +42,10 @@ _NO_PYTHON = re.compile(
 )
 
 
+# What a Python process of Spark's ends with, or its task.
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+
+
 # What the JVM raises for a class that is missing, or that another one does not fit.
 _MISSING_CLASS = re.compile(
     r"(?:ClassNotFoundException: (?:Class )?|NoClassDefFoundError: (?:Could not initialize class )?"
@@ -111,6 +115,12 @@ def _process_failure(text: str) -> errors.TidelogError | None:
         return errors.UsageError(
             f"Spark can't run {missing[1]} ({missing[2]}): set PYSPARK_PYTHON to a Python that has "
             "Tidelog, on each host of Spark's"
+        )
+    if lacking := _NO_MODULE.search(text):
+        return errors.UsageError(
+            f"the Python of Spark's workers lacks the module {lacking[1]}: set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to one that has Tidelog with the extras in use, on each host of "
+            "Spark's"
         )
     if _ENDED.search(text):
         return errors.OutputError(

@@ -162,6 +162,14 @@ _FLUSH = "\n\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:
         ('java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory'
          f"\n\tat java.base/java.lang.ProcessBuilder.start(X:1)\n\tat {_FACTORY}.startDaemon(X:2)",
          UsageError, "can't run /opt/python"),
+        ("org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error "
+         "while finding module specification for 'tidelog.spark.sessions.daemon' (ModuleNotFound"
+         "Error: No module named 'tidelog')\nSparkException: EOFException occurred "
+         "while reading the port number from tidelog.spark.sessions.daemon's stdout.",
+         UsageError, "lacks the module tidelog: set PYSPARK_PYTHON"),
+        ("org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+         "  File \"x.py\", line 11, in <module>\nModuleNotFoundError: No module named 'pyarrow'\n",
+         UsageError, "lacks the module pyarrow: set PYSPARK_PYTHON"),
     ],
 )  # fmt: skip
 def test_a_python_process_of_spark_that_is_gone_is_told_wherever_spark_finds_it(

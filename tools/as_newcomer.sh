@@ -44,6 +44,7 @@ if [ "${1-}" = --hidden-in ]; then
   fi
   left=$(present | xargs)
   [ -z "$left" ] || fail "still there: $left"
+  export TIDELOG_NEWCOMER=1
   [ "$uid" -ne 0 ] || exec "$@"
   exec setpriv --reuid "$uid" --regid "$gid" --init-groups -- "$@"
 fi

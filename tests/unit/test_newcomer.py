@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.left_out import SAID
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
@@ -40,6 +41,12 @@ def test_hides_what_it_starts():
 """
 
 
+# Of two overlays Linux may not take a third, where this machine's own root is one.
+hides = pytest.mark.skipif(
+    "TIDELOG_NEWCOMER" in os.environ, reason=f"{SAID}programs to hide: they are hidden already"
+)
+
+
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     directory = environment.pop("directory", str(ROOT))
     return subprocess.run(
@@ -53,6 +60,7 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+@hides
 def test_a_newcomer_has_none_of_debians_programs() -> None:
     before = shutil.which("mariadbd", path="/usr/sbin")
 
@@ -69,6 +77,7 @@ def test_a_newcomer_has_none_of_debians_programs() -> None:
     assert shutil.which("mariadbd", path="/usr/sbin") == before
 
 
+@hides
 def test_what_can_not_be_hidden_from_a_newcomer_is_named(tmp_path: Path) -> None:
     program = tmp_path / "mariadbd"
     program.write_text("#!/bin/sh\n")

@@ -18,7 +18,12 @@ from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, SPARK_OF_ICEBERG, iceb
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState
 
-SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+SHARED = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # Tests bring few rows: to compile Spark's code thoroughly took a quarter of their CPU.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 @pytest.fixture(scope="session")

@@ -141,16 +141,14 @@ def _floor(config: Config) -> None:
 
 
 def _many(tables: int, config: Config) -> Row:
-    with Meter() as meter:
-        first_s = _verified(config, tables)
-    report("verify of many tables", tables, meter.reading)
-    cpu_s = meter.reading.cpu_seconds
+    told = []
+    for turn in ("the first time", "again"):
+        with Meter() as meter:
+            seconds = _verified(config, tables)
+        report(f"verify of many tables, {turn}", tables, meter.reading)
+        told.append(f"{turn} {seconds:.1f} s, {meter.reading.cpu_seconds:.1f} s CPU")
     return Row(
-        f"the same of {tables:,} tables of 100 rows",
-        f"{first_s:.1f} s, {cpu_s:.1f} s CPU",
-        "",
-        "",
-        "≤ 90 s",
+        f"`tidelog verify` of {tables:,} tables of 100 rows", "; ".join(told), "", "", "≤ 90 s"
     )
 
 

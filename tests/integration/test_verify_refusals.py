@@ -81,7 +81,7 @@ def test_tables_and_outputs_that_are_not_there(
     code, said = verify(tmp_path, capsys, postgres_source, DELTA, "--table", "public.none")
     assert (code, "no captured table matches 'public.none'" in said) == (2, True), said
     code, said = verify(tmp_path, capsys, postgres_source, DELTA, "--table", "public.a")
-    assert (code, "holds a table of 'public.a'" in said) == (2, True), said
+    assert (code, "keeps a copy of a table of 'public.a'" in said) == (2, True), said
 
 
 def test_source_that_lets_nobody_in(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests import left_out
 from tests.first import mark_first
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
 from tests.mysql_family import (  # noqa: F401
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    left_out.pytest_configure(config)
     postgres_servers.default_version = config.getoption("--postgres-version")
 
 

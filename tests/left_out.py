@@ -39,6 +39,14 @@ def pytest_runtest_makereport(
     return report
 
 
+_FILES = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the names of the files out of the environment, for tests that run pytest themselves."""
+    config.stash[_FILES] = {name: os.environ.pop(name, "") for name in (SUMMARY, LEFT_OUT)}
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Behind pytest's own summary, so that it is the last that is read."""
     terminalreporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -55,11 +63,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         tests = "1 test was" if count == 1 else f"{count:,} tests were"
         told.append(f"{tests} left out: {reason}")
         terminalreporter.write_line(told[-1], yellow=True, bold=True)
-    if os.environ.get(LEFT_OUT):
-        with Path(os.environ[LEFT_OUT]).open("a", encoding="utf-8") as file:
+    files = config.stash.get(_FILES, {})
+    if files.get(LEFT_OUT):
+        with Path(files[LEFT_OUT]).open("a", encoding="utf-8") as file:
             file.writelines(f"{report.nodeid}\n" for report in left_out)
-    if os.environ.get(SUMMARY):
+    if files.get(SUMMARY):
         parts, _ = terminalreporter.build_summary_stats_line()
         counts = ", ".join(text for text, _ in parts)
-        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8") as file:
+        with Path(files[SUMMARY]).open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in (counts, *told))

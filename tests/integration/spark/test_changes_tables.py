@@ -116,7 +116,7 @@ def test_a_replay_or_a_crash_behind_the_commit_brings_no_change_twice(
     changes.run(output=CrashAfterWrite(changes.output()))
     built.update(table, "1", "changed", "2.00")
     built.flush()
-    changes.run("another checkpoint", output=changes.output())
+    changes.run(name="another", output=changes.output())
     rows, commits = changes.check(), changes.commits(NAME)
     changes.bring()
     changes.bring(2, end - 1, end + 1)
@@ -138,7 +138,7 @@ def test_a_long_range_is_read_by_several_tasks_of_one_job_for_all_tables(
     run = output_module.run_on_executors
 
     def counted(spark: Any, function: Any, works: Any) -> Any:
-        jobs.append(works)
+        jobs.extend([works] if works else [])
         return run(spark, function, works)
 
     monkeypatch.setattr(output_module, "run_on_executors", counted)
@@ -259,7 +259,7 @@ def test_a_restored_table_gets_each_change_once(changes: Changes, built: BuiltLo
     changes.run(output=changes.output())
     rows = changes.check()
     assert rows[:-1] == before
-    changes.run("again", output=changes.output())
+    changes.run(name="again", output=changes.output())
     assert changes.check() == rows
 
 

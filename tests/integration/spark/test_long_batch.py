@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 from tidelog import app
 from tidelog.app.overview import overview
 from tidelog.cli.status_lines import of_deliveries
-from tidelog.spark.queries import stream
+from tidelog.spark.queries import output_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -52,7 +52,7 @@ def test_a_batch_under_way_is_told_of_until_it_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     del spark  # runs in this process
-    monkeypatch.setattr(stream, "LONG_S", 1.0)
+    monkeypatch.setattr(output_loop, "LONG_S", 1.0)
     url, goes = answers
     pipeline = Pipeline(built, tmp_path)
     pipeline.configure({"kind": "http", "url": url})

@@ -75,7 +75,7 @@ demo-quick: venv ## The demo from each kind of source with little data: that it 
 LEFT_OUT := $(STAMPS)/left-out
 LATER := not first and not soak and not thorough
 
-test: venv ## Unit and property tests, a true history of each source, a pipeline, the page's first screen: 6 minutes
+test: venv ## Unit and property tests, a true history of each source, a pipeline, the page's first screen: 4 minutes
 	@rm -f $(LEFT_OUT)
 	@TIDELOG_LEFT_OUT=$(LEFT_OUT) tools/run_each.sh test-first test-pipeline && code=0 || code=$$?; \
 		echo "=== left out: tests of sources, outputs and faults against real servers, and all others with Spark; with them: make test-all"; \

@@ -39,7 +39,7 @@ class IcebergLake(Lake):
     def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
         super().__init__(spark, built, root)
         self.catalog = {"type": "hadoop", "warehouse": self.path}
-        self._done: dict[str, int] = {}  # by checkpoint
+        self._done: dict[str, int] = {}  # by pipeline
 
     def options(self, **options: Any) -> IcebergOptions:
         return IcebergOptions(**options)
@@ -48,20 +48,20 @@ class IcebergLake(Lake):
         self.catalog["warehouse"] = self.path
         return IcebergOutput(self.spark, self.built.path, self.catalog, **options)
 
-    def run(self, checkpoint: str = "checkpoint", **options: Any) -> int:
-        """One batch of what is new, without the stream, which takes most of the time."""
+    def run(self, name: str = "pipeline", **options: Any) -> int:
+        """One batch of what is new."""
         if options.keys() - {"output"} or not isinstance(options.get("output"), _DIRECT):
-            return super().run(checkpoint, **options)
+            return super().run(name=name, **options)
         log = self.built.log
         output = options.get("output") or self.output()
-        start = self._done.get(checkpoint, log.head_offset)
+        start = self._done.get(name, log.head_offset)
         try:
             output.prepare(log.generation)
             output.write(batch_of(log, start, log.latest_offset()))
         finally:
             output.close()
-        self._done[checkpoint] = log.latest_offset()
-        return self._done[checkpoint]
+        self._done[name] = log.latest_offset()
+        return self._done[name]
 
     def session(self) -> Any:
         """One that reads the tables as any other user's."""

@@ -308,7 +308,7 @@ def test_partitions_are_made_of_columns_and_kept(
     assert (deletes > 0) == (mode == "merge-on-read")
     with pytest.raises(OutputRefusedError, match=r"by days\(at\), bucket\(4, name.x\), and .*noth"):
         run(lake)
-    with pytest.raises(OutputRefusedError, match="no column other"):
+    with pytest.raises(OutputRefusedError, match="has no such column"):
         run(lake, partition_by={"public.t": ["days(other)"]})
 
 

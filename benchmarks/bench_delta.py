@@ -46,9 +46,7 @@ def main() -> None:
         spark = spark_session("local[2]", conf=dict(c.split("=", 1) for c in given.conf))
 
         def progress(done: BatchProgress) -> None:
-            print(
-                f"  batch {done.batch_id}: {done.rows:,} rows in {done.seconds:.1f} s", flush=True
-            )
+            print(f"  batch {done.number}: {done.rows:,} rows in {done.seconds:.1f} s", flush=True)
 
         def run(name: str, batch_bytes: int) -> None:
             output = DeltaOutput(spark, str(path), str(lake))

@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from tests.integration.spark.conftest import Lake
-from tests.integration.spark.random_table import Key, RandomTable, comparable
+from tests.integration.spark.random_table import SEED, Key, RandomTable, comparable
 from tests.support.delta_readers import by_delta_rs, by_duckdb
 
 from tidelog.errors import TidelogError
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.lake.delta.settle_tasks import rewrite_files
+from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.system import failpoints
 
@@ -73,8 +73,7 @@ class RandomCopy:
     # ------------------------------------------------------------ what befalls batches
 
     def _surprise(self) -> dict[str, Any]:
-        ours = [self._fail, self._rewrite, self._drive]
-        hits = [self.rng.choice(ours)]
+        hits = [self.rng.choice([self._fail, self._rewrite, self._drive])]
         return {self.rng.choice(POINTS): lambda: hits.pop()() if hits else None}
 
     def _fail(self) -> None:
@@ -86,7 +85,7 @@ class RandomCopy:
         self.acted.append("files put together")
         with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
             if table.state.files:
-                table.compact([[*table.state.files.values()]])
+                table.compacted([rewrite_files(RewriteWork(table.files()))])
 
     def _drive(self) -> None:
         """Another driver of the same output, which knows what the table was some batches ago."""
@@ -129,3 +128,18 @@ class RandomCopy:
         features = self.opened().protocol.writer_features
         known = not {"typeWidening", "columnMapping"} & set(features)
         return (by_duckdb, by_delta_rs) if known else (by_duckdb,)
+
+
+def play(source: RandomTable, copy: RandomCopy, batches: int) -> None:
+    """Change the source and bring that over, again and again; compare each time."""
+    rng = source.rng
+    try:
+        for number in range(batches):
+            for _ in range(rng.randint(1, 3)):
+                source.change()
+            copy.catch_up()
+            copy.check(f"batch {number}, seed {SEED}: {copy.acted}")
+            if number % 2:
+                source.change_columns()
+    finally:
+        copy.close()

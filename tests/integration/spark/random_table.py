@@ -1,8 +1,12 @@
-"""A table of a source that is changed at random, with keys and values of many kinds."""
+"""A table of a source that is changed at random, with keys and values of many kinds.
+
+``TIDELOG_RANDOM_BATCHES`` and ``TIDELOG_RANDOM_SEED`` make tests with it longer, and others.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +23,16 @@ Key = tuple[Any, ...]
 Texts = tuple[str, ...]
 """A key as the source spells it."""
 
+BATCHES = int(os.environ.get("TIDELOG_RANDOM_BATCHES", "8"))
+SEED = int(os.environ.get("TIDELOG_RANDOM_SEED", "7"))
+
 _TABLE = TableName("public", "t")
 _TEXTS = ["", "é", "a" * 40 + "1", "a" * 40 + "2", *(f"k{n}" for n in range(16))]
 _FLOATS = ["NaN", "-0", "0", "1.5", "-Infinity", "1e-300", "3"]
 DRAWS: Mapping[str, Callable[[random.Random], str]] = {
     "text": lambda rng: rng.choice(_TEXTS),
     "decimal(10,2)": lambda rng: rng.choice(["NaN", *(f"{n / 4:.2f}" for n in range(-3, 9))]),
+    "decimal(9,2)": lambda rng: f"{rng.randint(-3, 9) / 4:.2f}",
     "decimal(38,10)": lambda rng: f"{rng.randint(-3, 3)}{rng.choice('012')}.0000000001",
     "float64": lambda rng: rng.choice(_FLOATS),
     "binary": lambda rng: "\\x" + rng.choice(["", "00", "0000", "ff", "00ff", "ff00", "80" * 40]),
@@ -81,6 +89,7 @@ class RandomTable:
         self.built, self.shape, self.rng = built, shape, rng
         self.kinds = shape.columns
         self.rows: dict[Key, tuple[Texts, dict[str, str | None]]] = {}
+        self.added: dict[str, int] = {}  # columns, and the version of the schema that they came by
         self.schema = self._register()
 
     def _register(self) -> TableSchema:
@@ -122,7 +131,9 @@ class RandomTable:
             self._add("x")
             if self.rng.random() < 0.5:
                 self.kinds["n"] = "int64"
-        self.schema = self._register()
+        before, self.schema = self.schema, self._register()
+        for name in set(self.schema.column_names) - set(before.column_names):
+            self.added[name] = self.schema.schema_id
 
     def _add(self, column: str) -> None:
         self.kinds[column] = "text"

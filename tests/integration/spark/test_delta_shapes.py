@@ -1,12 +1,9 @@
 """As `test_delta_random`, with keys and columns of more kinds and names, and with partitions; tasks
 run in this process, so that there are more of them.
-
-``TIDELOG_RANDOM_BATCHES`` and ``TIDELOG_RANDOM_SEED`` make it longer, and another.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from tests.integration.spark.conftest import Lake
-from tests.integration.spark.random_copy import RandomCopy
-from tests.integration.spark.random_table import RandomTable, Shape
+from tests.integration.spark.random_copy import RandomCopy, play
+from tests.integration.spark.random_table import BATCHES, SEED, RandomTable, Shape
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
@@ -23,9 +20,6 @@ from tidelog.outputs.lake.delta import output as delta_module
 from tidelog.outputs.lake.delta import settle_tasks
 
 pytestmark = pytest.mark.spark
-
-BATCHES = int(os.environ.get("TIDELOG_RANDOM_BATCHES", "8"))
-SEED = int(os.environ.get("TIDELOG_RANDOM_SEED", "7"))
 
 SHAPES = {
     "null keys": Shape({"a": "text", "b": "decimal(10,2)"}),  # NaN of the source
@@ -44,20 +38,6 @@ def in_this_process(_spark: Any, function: Callable[[Any], Any], items: Sequence
     """As `run_on_executors` does it, a hundred times as fast."""
     sent = [cloudpickle.loads(cloudpickle.dumps(item)) for item in items]  # type: ignore[no-untyped-call]
     return [cloudpickle.loads(cloudpickle.dumps(function(item))) for item in sent]  # type: ignore[no-untyped-call]
-
-
-def play(source: RandomTable, copy: RandomCopy, batches: int, seed: int) -> None:
-    rng = source.rng
-    try:
-        for number in range(batches):
-            for _ in range(rng.randint(1, 3)):
-                source.change()
-            copy.catch_up()
-            copy.check(f"batch {number}, seed {seed}: {copy.acted}")
-            if number % 2:
-                source.change_columns()
-    finally:
-        copy.close()
 
 
 @pytest.fixture
@@ -84,4 +64,4 @@ def test_copies_of_any_shape_are_the_source_whatever_happens(
         "deletion_vectors": rng.random() < 0.7,
         "partition_by": partitions if source.shape.partitions else {},
     }
-    play(source, RandomCopy(lake, source, rng, **options), BATCHES, SEED)
+    play(source, RandomCopy(lake, source, rng, **options), BATCHES)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import OffsetAheadError
+from tidelog.app.pipeline.progress import pipeline_consumers
+from tidelog.config import Config
+from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
+from tidelog.eventlog.storage import opening
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.spark.queries.run import _Book
 
@@ -77,3 +80,36 @@ def test_an_output_that_is_ahead_of_a_log_that_was_put_back_is_found(documents: 
     book = _Book(built.log, documents.consumers, "shop", [output], {}, none)
     with pytest.raises(OffsetAheadError):
         built.log.check_offsets(book.offsets[output])
+
+
+def configured(directory: Path, checkpoint: str, conf: dict[str, str]) -> Config:
+    return Config.model_validate(
+        {
+            "source": {"kind": "postgres", "url": "postgresql://x/y", "tables": ["public.*"]},
+            "log": {"path": str(directory / "log")},
+            "pipeline": {"checkpoint": checkpoint, "conf": conf},
+        }
+    )
+
+
+@pytest.mark.parametrize("place", ["hdfs://host/checkpoint", "a-file"])
+def test_a_place_that_can_hold_no_document_is_named(
+    documents: Documents, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    place = place if "://" in place else str(tmp_path / place)
+    with pytest.raises(UsageError, match=f"pipeline.checkpoint: {place}"):
+        pipeline_consumers(configured(tmp_path, place, {}), documents.built.log)
+
+
+def test_a_store_is_reached_as_the_settings_of_spark_say(
+    documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(opening.OPTIONS_VARIABLE, "{}")
+    conf = {"spark.hadoop.fs.s3a.endpoint": "http://store:1", "spark.hadoop.fs.s3a.access.key": "k"}
+    conf |= {"spark.hadoop.fs.s3a.secret.key": "s", "spark.hadoop.fs.s3a.path.style.access": "true"}
+    log = documents.built.log
+    pipeline_consumers(configured(tmp_path, "s3a://bucket/checkpoint", conf), log)
+    options = opening.options_of(f"s3://bucket/checkpoint/{log.generation}")
+    assert options["access_key_id"] == "k"
+    assert options["endpoint"] == "http://store:1"

@@ -151,3 +151,20 @@ def test_a_batch_of_a_process_that_is_gone_is_not_under_way() -> None:
     for leader, told in (("h:1", 3), (None, None)):
         status = {"leader": None, "outputs": [row], "pipelines": [led | {"leader": leader}]}
         assert overview(status, 5).outputs[0].begun_ms == told
+
+
+def test_where_an_output_continues_is_stored_with_its_batch_which_counts_once(
+    tmp_path: Path,
+) -> None:
+    """Retention removes nothing behind the output that is least far."""
+    built = BuiltLog(tmp_path / "log")
+    consumers = Consumers(built.log.storage)
+    book = _Book(built.log, consumers, "shop", ["lake", "api"], {}, None)
+    start = built.log.head_offset
+    batch = BatchProgress(1, start, start + 9, 4, {}, 0.5, "api")
+    book.delivered(batch)
+    book.delivered(batch)  # storing it failed
+    found = consumers.find("shop")
+    assert found is not None
+    assert (found.outputs, found.offset) == ({"lake": start, "api": start + 9}, start)
+    assert (found.delivered["api"].batches, found.delivered["api"].all_records) == (1, 4)

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.ports import Output
+from tidelog.spark.changes.batches import batch_of
 
 Row = dict[str, Any]
 

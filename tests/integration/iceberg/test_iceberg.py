@@ -29,10 +29,10 @@ from tidelog.app.pipeline.run import pipeline
 from tidelog.app.verify.copies import copies
 from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.iceberg import state as iceberg_state
 from tidelog.outputs.lake.iceberg import table as iceberg_table
 from tidelog.ports import SourceId
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
 

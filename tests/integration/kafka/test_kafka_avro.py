@@ -17,8 +17,8 @@ from tests.support.kafka import KafkaServer
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.serve import RestServer
 from tidelog.config import Rest, parse_config
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.registry import StepSection
+from tidelog.spark.changes.batches import batch_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

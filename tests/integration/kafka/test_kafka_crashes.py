@@ -19,10 +19,10 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.writer import transactional_id
+from tidelog.spark.changes.batches import batch_of
 from tidelog.state.sqlite import SqliteState
 from tidelog.system import failpoints
 

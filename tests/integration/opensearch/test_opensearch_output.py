@@ -24,10 +24,10 @@ from tidelog.config import load_config
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.config import OpenSearchSection
 from tidelog.outputs.opensearch.kind import KIND
+from tidelog.spark.changes.batches import batch_of
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

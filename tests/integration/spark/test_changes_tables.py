@@ -19,12 +19,12 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta import output as output_module
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

@@ -22,8 +22,8 @@ from tidelog.app.pipeline.run import pipeline
 from tidelog.config import Config, load_config
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.database.output import DatabaseOutput
+from tidelog.spark.changes.batches import batch_of
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.spark

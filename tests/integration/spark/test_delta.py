@@ -19,8 +19,8 @@ from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
 from tidelog.spark.queries.run import BatchProgress, run_pipeline

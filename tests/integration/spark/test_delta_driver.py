@@ -15,11 +15,12 @@ from tests.support.delta_readers import by_duckdb
 
 from tidelog.errors import OutputBusyError, OutputRefusedError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.delta import output as output_module
+from tidelog.outputs.lake.delta.new_tables import DeltaLayout
 from tidelog.outputs.lake.delta.output import DeltaOutput
-from tidelog.outputs.lake.delta.table import DeltaLayout, DeltaTable, path_of
+from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
+from tidelog.spark.changes.batches import batch_of
 from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark

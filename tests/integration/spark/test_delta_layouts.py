@@ -13,9 +13,9 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta.compaction import FILES_OF_A_TIER
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

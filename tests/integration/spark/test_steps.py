@@ -24,10 +24,10 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP

@@ -20,7 +20,8 @@ from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table
 from tidelog.errors import OutputError
 from tidelog.outputs.base.stores.stored_file import StoredFile
 from tidelog.outputs.lake.delta import vacuum
-from tidelog.outputs.lake.delta.table import DeltaLayout, DeltaTable
+from tidelog.outputs.lake.delta.new_tables import DeltaLayout
+from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint

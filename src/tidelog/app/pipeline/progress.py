@@ -8,17 +8,29 @@ from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import storage_at
-from tidelog.model.log_places import is_url
+from tidelog.eventlog.storage.opening import provide_options, storage_at
+from tidelog.model.log_places import URL_SCHEMES, is_object_store, is_url
+from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 
 def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
     """The consumers of ``log``, with a second document for the pipeline at ``pipeline.checkpoint``.
 
-    Raises UsageError for a place that can't be a storage.
+    An object store is reached as `pipeline.conf` says (`fs.s3a.*` and so on), else as the event log
+    that it lies in, else as the environment says. Raises UsageError for any other place.
     """
     place = f"{str(config.pipeline.checkpoint).rstrip('/')}/{log.generation}"
-    if not is_url(place):
+    if is_object_store(place):
+        try:
+            provide_options(place, store_options(place, config.pipeline.conf))
+        except ValueError as error:
+            raise UsageError(f"pipeline.checkpoint: {error}") from error
+    elif is_url(place):
+        raise UsageError(
+            f"pipeline.checkpoint: {config.pipeline.checkpoint} is neither a directory nor a URL "
+            f"of an object store ({', '.join(URL_SCHEMES)}): name one of these"
+        )
+    else:
         try:
             Path(place).mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -41,6 +41,7 @@ from tidelog.ports import (
     WriteLease,
     WriteTask,
 )
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error, output_failed
@@ -201,7 +202,7 @@ class ExecutorOutput:
         if self.repeats_as_begun:
             start = batch.start if progress.done is None else progress.done
             if start < progress.begun < batch.end:
-                self._bring(ranges.batch_of(self.log, start, progress.begun), progress)
+                self._bring(batch_of(self.log, start, progress.begun), progress)
         self._bring(batch, progress)
         self.finished()
 
@@ -247,7 +248,7 @@ class ExecutorOutput:
         check_start(self.log, start, f"output {self.name}")
         whole = batch
         if (start, end) != (batch.start, batch.end):
-            whole = ranges.batch_of(self.log, start, end)
+            whole = batch_of(self.log, start, end)
         progress.begin(end)
         try:
             rejected = sum(self._write(piece) for piece in self._pieces(whole))

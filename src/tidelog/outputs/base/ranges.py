@@ -11,7 +11,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import DumpCompleted, OutputBatch
-from tidelog.spark.changes.batches import batch_of as batch_of
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource import partitions
 
 

@@ -20,7 +20,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
-from tidelog.outputs.base.ranges import batch_of, deleted_below, refs_of, schema_in, whole_dumps
+from tidelog.outputs.base.ranges import deleted_below, refs_of, schema_in, whole_dumps
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake.contents import Holds
 from tidelog.outputs.lake.reasons import reason_of
@@ -35,6 +35,7 @@ from tidelog.ports import (
     WriteLease,
 )
 from tidelog.spark import failures
+from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions.exact_names import exact_session
@@ -200,12 +201,12 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def write(self, batch: OutputBatch) -> None:
         """Bring every table of the batch over."""
-        works, refused = self._works(batch), self._refused
+        works = self._works(batch)
         for work in works:
             self._table(work.table)  # before threads ask which go to one place
         self._write_copies(works)
         dumps = whole_dumps(batch)
-        refused.dumped({name: each.first_offset for name, each in dumps.items()})
+        self._refused.dumped({name: each.first_offset for name, each in dumps.items()})
         self._maintain()
 
     def committed(self, table: TableName) -> int | None:

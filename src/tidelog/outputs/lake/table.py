@@ -21,9 +21,7 @@ from tidelog.outputs.base.targets import (
 )
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
-from tidelog.outputs.lake.contents import LakeLayout as LakeLayout
-from tidelog.outputs.lake.contents import columns_of
-from tidelog.outputs.lake.contents import fields_of as fields_of
+from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
 from tidelog.outputs.lake.restored import Restored
 from tidelog.ports import TargetTable
 

@@ -22,16 +22,7 @@ from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import history
 from tidelog.outputs.lake.delta.compaction import files_to_compact
-from tidelog.outputs.lake.delta.new_tables import (
-    DELETED as DELETED,
-)
-from tidelog.outputs.lake.delta.new_tables import (
-    DeltaLayout as DeltaLayout,
-)
-from tidelog.outputs.lake.delta.new_tables import (
-    needs_mapping,
-    new_definition,
-)
+from tidelog.outputs.lake.delta.new_tables import DeltaLayout, needs_mapping, new_definition
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol

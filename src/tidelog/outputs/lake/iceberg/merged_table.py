@@ -6,7 +6,8 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tidelog.outputs.lake.table import LakeLayout, LakeTable
+from tidelog.outputs.lake.contents import LakeLayout
+from tidelog.outputs.lake.table import LakeTable
 from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:

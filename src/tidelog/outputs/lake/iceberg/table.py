@@ -23,6 +23,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.targets import rename_step
 from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
+from tidelog.outputs.lake.contents import LakeLayout, fields_of
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
 from tidelog.outputs.lake.iceberg.state import (
     MAIN,
@@ -36,8 +37,6 @@ from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
     TABLE_PROPERTY,
-    LakeLayout,
-    fields_of,
 )
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import quoted

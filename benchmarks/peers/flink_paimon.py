@@ -1,0 +1,136 @@
+"""Flink CDC's source for PostgreSQL into a Paimon table, one job in one JVM."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.peers.java import class_path, version
+from benchmarks.peers.peer import FRESHNESS_S
+from benchmarks.peers.source import COLUMNS, Mark, Source
+
+_ROW = (
+    "id BIGINT, customer INT, status STRING, amount DECIMAL(12, 2), quantity INT, "
+    "placed TIMESTAMP_LTZ(6), updated TIMESTAMP(6), note STRING, reference STRING, "
+    "active BOOLEAN, PRIMARY KEY (id) NOT ENFORCED"
+)
+_SETTINGS = {
+    "execution.target": "local",
+    "parallelism.default": "2",
+    "table.local-time-zone": "UTC",
+    "execution.checkpointing.interval": f"{FRESHNESS_S} s",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+}
+# The offset of a checkpoint is confirmed at once, and not three checkpoints later: it tells us
+# what the copy has. `upsert`: the table has a key and the default replica identity.
+_SOURCE = {
+    "connector": "postgres-cdc",
+    "hostname": "127.0.0.1",
+    "username": "postgres",
+    "password": "postgres",
+    "database-name": "postgres",
+    "schema-name": "public",
+    "table-name": "orders",
+    "slot.name": "flink",
+    "decoding.plugin.name": "pgoutput",
+    "changelog-mode": "upsert",
+    "scan.incremental.snapshot.enabled": "true",
+    "scan.lsn-commit.checkpoints-num-delay": "0",
+    "debezium.publication.name": "flink",
+    "debezium.publication.autocreate.mode": "filtered",
+}
+# What Flink's own start scripts open to it in Java 17.
+_OPENED = (
+    *("java.lang", "java.lang.reflect", "java.net", "java.io", "java.nio", "java.math"),
+    *("java.text", "java.time", "java.util", "java.util.concurrent"),
+    *("java.util.concurrent.atomic", "java.util.concurrent.locks", "sun.nio.ch"),
+)
+_LOGGING = """rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c: %m%n
+"""
+
+
+class FlinkPaimon:
+    title = (
+        f"Flink CDC {version('flink', 'flink-sql-connector-postgres-cdc')} (Flink "
+        f"{version('flink', 'flink-runtime')}) → Paimon {version('flink', 'paimon-flink-1.20')}"
+    )
+    slot = "flink"
+
+    def __init__(self, source: Source, directory: Path) -> None:
+        self.directory = directory
+        self._source = source
+        self._class_path = class_path("flink", "FlinkJob")
+        self._checkpoints = directory / "checkpoints"
+        self._lake = f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{directory}')"
+        (directory / "log4j.properties").write_text(_LOGGING)
+
+    def commands(self) -> Sequence[Sequence[str]]:
+        options = {**_SOURCE, "port": str(self._source.port)}
+        settings = {**_SETTINGS, "execution.checkpointing.dir": self._checkpoints.as_uri()}
+        last = max(self._checkpoint_files(), key=lambda file: file.stat().st_mtime, default=None)
+        if last is not None:
+            settings["execution.state-recovery.path"] = last.parent.as_uri()
+        written = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+        return [
+            self._command(
+                settings,
+                f"CREATE TEMPORARY TABLE orders ({_ROW}) WITH ({written})",
+                self._lake,
+                f"CREATE TABLE IF NOT EXISTS lake.`default`.orders ({_ROW}) WITH ('bucket' = '2')",
+                "INSERT INTO lake.`default`.orders SELECT * FROM orders",
+            )
+        ]
+
+    def reached(self, mark: Mark) -> bool:
+        """A checkpoint has it, and Paimon has committed since: it does so behind a checkpoint."""
+        checkpoints = [file.stat().st_mtime for file in self._checkpoint_files()]
+        commits = [
+            file.stat().st_mtime
+            for file in self.directory.glob("default.db/orders/snapshot/snapshot-*")
+        ]
+        return (
+            self._source.confirmed(self.slot, mark.lsn)
+            and bool(checkpoints and commits)
+            and max(commits) > max(checkpoints)
+        )
+
+    def lines(self) -> Iterator[bytes]:
+        """Read by a job of Flink that writes the table as text."""
+        row = _ROW.replace(", PRIMARY KEY (id) NOT ENFORCED", "")
+        for name in ("placed TIMESTAMP_LTZ(6)", "updated TIMESTAMP(6)"):
+            row = row.replace(name, f"{name.split()[0]} STRING")
+        chosen = ", ".join(
+            f"CAST({name} AS STRING)" if name in ("placed", "updated") else name for name in COLUMNS
+        )
+        text = self.directory / "text"
+        command = self._command(
+            {**_SETTINGS, "execution.runtime-mode": "batch"},
+            self._lake,
+            f"CREATE TEMPORARY TABLE text ({row}) WITH ('connector' = 'filesystem', "
+            f"'path' = '{text.as_uri()}', 'format' = 'csv', "
+            "'csv.disable-quote-character' = 'true')",
+            f"INSERT INTO text SELECT {chosen} FROM lake.`default`.orders",
+        )
+        subprocess.run(command, cwd=self.directory, check=True, capture_output=True)
+        for file in sorted(path for path in text.rglob("*") if path.is_file()):
+            with file.open("rb") as rows:
+                yield from rows
+
+    def _checkpoint_files(self) -> list[Path]:
+        return list(self._checkpoints.glob("*/chk-*/_metadata"))
+
+    def _command(self, settings: dict[str, str], *statements: str) -> list[str]:
+        program = self.directory / "job.sql"
+        setting = [f"SET '{name}' = '{value}'" for name, value in settings.items()]
+        program.write_text("".join(f"{each};\n" for each in (*setting, *statements)))
+        opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
+        logging = f"-Dlog4j.configurationFile={self.directory}/log4j.properties"
+        options = [*opened, logging, "-Xmx2g", "-cp", self._class_path]
+        return ["java", *options, "FlinkJob", str(program)]

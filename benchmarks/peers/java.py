@@ -1,0 +1,35 @@
+"""Jars of the peers and the small programs that start them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tidelog.system.maven import cache_directory, fetch, listed
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+
+
+def version(name: str, artifact: str) -> str:
+    """Of an artifact of ``NAME.jars``."""
+    jars = listed((HERE / f"{name}.jars").read_text())
+    return next(jar.version for jar in jars if jar.artifact == artifact)
+
+
+def class_path(name: str, program: str) -> str:
+    """The jars of ``NAME.jars``, kept where Tidelog keeps its own, and the compiled program.
+
+    Raises UsageError if a jar can't be had, RuntimeError without the compiler of a JDK.
+    """
+    jars = [str(path) for path in fetch(listed((HERE / f"{name}.jars").read_text()), name)]
+    compiler = shutil.which("javac")
+    if compiler is None:
+        raise RuntimeError("javac is not on the PATH: apt-get install openjdk-17-jdk-headless")
+    classes = cache_directory() / f"peers-{name}"
+    subprocess.run(
+        [compiler, "-cp", ":".join(jars), "-d", str(classes), str(PROGRAMS / f"{program}.java")],
+        check=True,
+    )
+    return ":".join([str(classes), *jars])

@@ -9,8 +9,7 @@ from pathlib import Path
 from benchmarks.peers.java import PROGRAMS, class_path, version
 from benchmarks.peers.peer import FRESHNESS_S, lines_in_delta, mark_in_delta
 from benchmarks.peers.source import Mark, Source
-from tidelog.spark.sessions.jars import DELTA_JARS, DELTA_VERSION
-from tidelog.system.maven import fetch
+from tidelog.spark.sessions.jars import DELTA_VERSION, delta_jars
 
 # Larger batches than by default (2,048 of 8,192): fewer files for Spark.
 PROPERTIES = """
@@ -53,7 +52,7 @@ class DebeziumSpark:
         properties = PROPERTIES.format(port=source.port, directory=directory)
         (directory / "debezium.properties").write_text(properties)
         self._class_path = class_path("debezium", "DebeziumFiles")
-        self._jars = ",".join(str(jar) for jar in fetch(DELTA_JARS, "Delta's jars"))
+        self._jars = ",".join(str(jar) for jar in delta_jars())
 
     def commands(self) -> Sequence[Sequence[str]]:
         engine = ["java", "-Xmx1g", "-cp", self._class_path, "DebeziumFiles"]

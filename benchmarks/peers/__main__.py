@@ -3,32 +3,38 @@
 python -m benchmarks.peers [--rows 1000000] [--changes 500000] [--quick] [PEER]...
 
 All peers copy one table of one server. Each is run three times, one after the other: until it has
-copied the table; until it shows one change that was made while it was down, which is the cost of a
-start; and, cold again, until it shows ``--changes`` changes that were made while it was down. Jars
-are fetched once from Maven Central and kept; Java 17 with its compiler is needed.
+copied the table; until it shows one change made at its start, which is the cost of a start; and,
+cold again, until it shows ``--changes`` changes that were made while it was down. The table that
+is printed is Markdown. Jars are fetched once from Maven Central and kept; the compiler of a JDK 17
+is needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.peers.debezium_spark import DebeziumSpark
 from benchmarks.peers.flink_paimon import FlinkPaimon
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.source import Digest, Mark, Source, digest, source
+from benchmarks.peers.source import TRANSACTION_ROWS, Mark, Source, digest, source
 from benchmarks.peers.spent import Spent, run_until
 from benchmarks.peers.tidelog_delta import TidelogDelta
 
-PEERS = {"tidelog": TidelogDelta, "flink": FlinkPaimon, "debezium": DebeziumSpark}
+PEERS: dict[str, Callable[[Source, Path], Peer]] = {
+    "tidelog": TidelogDelta,
+    "flink": FlinkPaimon,
+    "debezium": DebeziumSpark,
+}
 HEADER = (
-    "| way | first copy, µs CPU a row | a start, s CPU | µs CPU a change | net of start | "
-    "peak memory | seconds | copy equal |\n|---|---|---|---|---|---|---|---|\n"
+    "| way | run | CPU | µs CPU a row or change | net of a start | seconds | peak memory |\n"
+    "|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -38,29 +44,42 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--changes", type=int, default=500_000)
     parser.add_argument("--timeout", type=float, default=1_800, help="seconds, of each run")
-    parser.add_argument("--dir", type=Path, help="keep logs and copies there")
+    parser.add_argument("--dir", type=Path, help="a new directory that keeps logs and copies")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
     if given.quick:
         given.rows, given.changes = 20_000, 5_000
-    with tempfile.TemporaryDirectory() as scratch, source(given.rows) as database:
-        peers = {}
+    if given.changes % TRANSACTION_ROWS or not 0 < given.changes <= given.rows:
+        parser.error(f"--changes is a multiple of {TRANSACTION_ROWS:,}, and at most --rows")
+    directory = given.dir or Path(tempfile.mkdtemp(prefix="tidelog-peers-"))
+    _measure(given, directory.absolute())
+    if given.dir is None:
+        shutil.rmtree(directory)
+
+
+def _measure(given: argparse.Namespace, directory: Path) -> None:
+    with source(given.rows) as database:
+        peers: dict[str, Peer] = {}
         for name in given.peers or PEERS:
-            directory = (given.dir or Path(scratch)).absolute() / name
-            directory.mkdir(parents=True)
-            peers[name] = PEERS[name](database, directory)
-        spent: dict[str, list[Spent]] = {name: [] for name in peers}
+            (directory / name).mkdir(parents=True)
+            peers[name] = PEERS[name](database, directory / name)
+        spent: dict[str, dict[str, Spent]] = {name: {} for name in peers}
         for step in ("copy", "start", "changes"):
             if step == "changes":
                 database.change(given.changes)
             for name, peer in peers.items():
-                spent[name].append(_run(peer, database, given.timeout))
-                print(f"{name}, {step}: {spent[name][-1]}", flush=True)
+                spent[name][step] = _run(peer, database, given.timeout)
+                print(f"{name}, {step}: {spent[name][step]}", flush=True)
         wanted = database.digest()
-        sys.stdout.write(HEADER)
         for name, peer in peers.items():
-            sys.stdout.write(_row(peer, spent[name], given, wanted))
-            sys.stdout.flush()
+            found = digest(peer.lines())
+            if found != wanted:
+                sys.exit(
+                    f"{name}: no result, its copy is not the source's table: it has {found}, "
+                    f"the source {wanted}; its logs are in {peer.directory}"
+                )
+            print(f"{name}: its copy of {found.rows:,} rows is equal", flush=True)
+    _show(peers, spent, given.rows, given.changes)
 
 
 def _run(peer: Peer, database: Source, timeout_s: float) -> Spent:
@@ -96,18 +115,36 @@ def _marks(database: Source) -> Iterator[None]:
         thread.join()
 
 
-def _row(peer: Peer, spent: list[Spent], given: argparse.Namespace, wanted: Digest) -> str:
-    copy, start, changes = spent
-    found = digest(peer.lines())
-    whole = changes.cpu_s / given.changes * 1e6
-    net = (changes.cpu_s - start.cpu_s) / given.changes * 1e6
-    peak = max(each.peak_bytes for each in spent)
-    equal = f"yes, {found.rows:,} rows" if found == wanted else f"NO: {found}, not {wanted}"
-    return (
-        f"| {peer.title} | {copy.cpu_s / given.rows * 1e6:.1f} | {start.cpu_s:.1f} | {whole:.1f} | "
-        f"{net:.1f} | {changes.peak_bytes / 1e9:.2f} GB, {peak / 1e9:.2f} GB of all three runs | "
-        f"{changes.seconds:.0f} | {equal} |\n"
-    )
+def _show(
+    peers: dict[str, Peer], spent: dict[str, dict[str, Spent]], rows: int, changes: int
+) -> None:
+    sys.stdout.write(f"\n{HEADER}")
+    a_change: dict[str, tuple[float, float]] = {}
+    for name, peer in peers.items():
+        start = spent[name]["start"].cpu_s
+        for step, what, number in (
+            ("copy", f"copy of {rows:,} rows", rows),
+            ("start", "start", 0),
+            ("changes", f"{changes:,} changes", changes),
+        ):
+            each = spent[name][step]
+            a_row = " | "
+            if number:
+                total, net = each.cpu_s / number * 1e6, (each.cpu_s - start) / number * 1e6
+                a_row = f"{total:.1f} | {net:.1f}"
+                a_change[name] = total, net
+            print(
+                f"| {peer.title} | {what} | {each.cpu_s:.1f} s | {a_row} | "
+                f"{each.seconds:.0f} | {each.peak_bytes / 1e9:.2f} GB |"
+            )
+    print()
+    own = a_change.pop("tidelog", None)
+    if own is None:
+        return
+    for name, other in a_change.items():
+        for what, mine, its in zip(("start and all", "net of a start"), own, other, strict=True):
+            ratio = f"{mine / its:.2f} ×" if min(mine, its) > 0 else "too few changes to tell"
+            print(f"CPU a change, Tidelog's beside {name}'s, {what}: {ratio}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers.java import PROGRAMS, class_path, version
-from benchmarks.peers.peer import FRESHNESS_S, lines_in_delta, mark_in_delta
+from benchmarks.peers.peer import FRESHNESS_S, lines_in_delta, reached_in_delta
 from benchmarks.peers.source import Mark, Source
 from tidelog.spark.sessions.jars import DELTA_VERSION, delta_jars
 
@@ -46,12 +46,13 @@ class DebeziumSpark:
 
     def __init__(self, source: Source, directory: Path) -> None:
         self.directory = directory
+        self._source = source
         self._table = directory / "lake" / "orders"
         self._events = directory / "events"
         self._events.mkdir()
         properties = PROPERTIES.format(port=source.port, directory=directory)
         (directory / "debezium.properties").write_text(properties)
-        self._class_path = class_path("debezium", "DebeziumFiles")
+        self._class_path = class_path("debezium", "DebeziumFiles", directory)
         self._jars = ",".join(str(jar) for jar in delta_jars())
 
     def commands(self) -> Sequence[Sequence[str]]:
@@ -61,7 +62,7 @@ class DebeziumSpark:
         return [[*engine, "debezium.properties", "events"], [*merge, self._jars]]
 
     def reached(self, mark: Mark) -> bool:
-        return mark_in_delta(self._table) >= mark.number
+        return reached_in_delta(self._table, mark, self._source.rows)
 
     def lines(self) -> Iterator[bytes]:
         return lines_in_delta(self._table)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +20,7 @@ _ROW = (
 _SETTINGS = {
     "execution.target": "local",
     "parallelism.default": "2",
+    "pipeline.object-reuse": "true",
     "table.local-time-zone": "UTC",
     "execution.checkpointing.interval": f"{FRESHNESS_S} s",
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
@@ -66,7 +69,7 @@ class FlinkPaimon:
     def __init__(self, source: Source, directory: Path) -> None:
         self.directory = directory
         self._source = source
-        self._class_path = class_path("flink", "FlinkJob")
+        self._class_path = class_path("flink", "FlinkJob", directory)
         self._checkpoints = directory / "checkpoints"
         self._lake = f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{directory}')"
         (directory / "log4j.properties").write_text(_LOGGING)
@@ -74,7 +77,7 @@ class FlinkPaimon:
     def commands(self) -> Sequence[Sequence[str]]:
         options = {**_SOURCE, "port": str(self._source.port)}
         settings = {**_SETTINGS, "execution.checkpointing.dir": self._checkpoints.as_uri()}
-        last = max(self._checkpoint_files(), key=lambda file: file.stat().st_mtime, default=None)
+        last = max(self._metadata(), key=_modified, default=None)
         if last is not None:
             settings["execution.state-recovery.path"] = last.parent.as_uri()
         written = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
@@ -90,15 +93,11 @@ class FlinkPaimon:
 
     def reached(self, mark: Mark) -> bool:
         """A checkpoint has it, and Paimon has committed since: it does so behind a checkpoint."""
-        checkpoints = [file.stat().st_mtime for file in self._checkpoint_files()]
-        commits = [
-            file.stat().st_mtime
-            for file in self.directory.glob("default.db/orders/snapshot/snapshot-*")
-        ]
-        return (
-            self._source.confirmed(self.slot, mark.lsn)
-            and bool(checkpoints and commits)
-            and max(commits) > max(checkpoints)
+        if not self._source.confirmed(self.slot, mark.lsn):
+            return False
+        commits = self.directory.glob("default.db/orders/snapshot/snapshot-*")
+        return max(map(_modified, commits), default=0) > max(
+            map(_modified, self._metadata()), default=math.inf
         )
 
     def lines(self) -> Iterator[bytes]:
@@ -118,19 +117,32 @@ class FlinkPaimon:
             "'csv.disable-quote-character' = 'true')",
             f"INSERT INTO text SELECT {chosen} FROM lake.`default`.orders",
         )
-        subprocess.run(command, cwd=self.directory, check=True, capture_output=True)
+        log = self.directory / "read.log"
+        with log.open("wb") as said:
+            done = subprocess.run(command, cwd=self.directory, stdout=said, stderr=said)
+        if done.returncode:
+            sys.exit(f"the copy in Paimon can't be read: see {log}")
         for file in sorted(path for path in text.rglob("*") if path.is_file()):
             with file.open("rb") as rows:
                 yield from rows
 
-    def _checkpoint_files(self) -> list[Path]:
-        return list(self._checkpoints.glob("*/chk-*/_metadata"))
+    def _metadata(self) -> Iterator[Path]:
+        """Of the checkpoints: it is the last file that Flink writes of one."""
+        return self._checkpoints.glob("*/chk-*/_metadata")
 
     def _command(self, settings: dict[str, str], *statements: str) -> list[str]:
-        program = self.directory / "job.sql"
-        setting = [f"SET '{name}' = '{value}'" for name, value in settings.items()]
-        program.write_text("".join(f"{each};\n" for each in (*setting, *statements)))
+        (self.directory / "config.yaml").write_text(
+            "".join(f"{name}: {value}\n" for name, value in settings.items())
+        )
+        (self.directory / "job.sql").write_text("".join(f"{each};\n" for each in statements))
         opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
         logging = f"-Dlog4j.configurationFile={self.directory}/log4j.properties"
         options = [*opened, logging, "-Xmx2g", "-cp", self._class_path]
-        return ["java", *options, "FlinkJob", str(program)]
+        return ["java", *options, "FlinkJob", str(self.directory)]
+
+
+def _modified(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # an old one, removed just now
+        return 0

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tidelog.system.maven import cache_directory, fetch, listed
+from tidelog.system.maven import fetch, listed
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -18,8 +18,9 @@ def version(name: str, artifact: str) -> str:
     return next(jar.version for jar in jars if jar.artifact == artifact)
 
 
-def class_path(name: str, program: str) -> str:
-    """The jars of ``NAME.jars``, kept where Tidelog keeps its own, and the compiled program.
+def class_path(name: str, program: str, directory: Path) -> str:
+    """The jars of ``NAME.jars``, kept where Tidelog keeps its own, and the program, compiled into
+    the directory.
 
     Raises UsageError if a jar can't be had, RuntimeError without the compiler of a JDK.
     """
@@ -27,7 +28,7 @@ def class_path(name: str, program: str) -> str:
     compiler = shutil.which("javac")
     if compiler is None:
         raise RuntimeError("javac is not on the PATH: apt-get install openjdk-17-jdk-headless")
-    classes = cache_directory() / f"peers-{name}"
+    classes = directory / "classes"
     subprocess.run(
         [compiler, "-cp", ":".join(jars), "-d", str(classes), str(PROGRAMS / f"{program}.java")],
         check=True,

@@ -27,23 +27,26 @@ class Peer(Protocol):
         """To be run beside each other: they go on where the last ones were ended."""
 
     def reached(self, mark: Mark) -> bool:
-        """Does the copy show this mark? Others follow it, one a second."""
+        """Does the copy have all rows, and show this mark? Others follow it, one a second."""
 
     def lines(self) -> Iterator[bytes]:
         """The copy's rows, for `benchmarks.peers.source.digest`; nothing is running."""
 
 
-def mark_in_delta(table: Path) -> int:
-    """The number of the last mark that a Delta table shows; −1 without one."""
+def reached_in_delta(table: Path, mark: Mark, rows: int) -> bool:
+    """Does the Delta table have as many rows, and show this mark? It can show the mark while
+    the table is still being copied.
+    """
     from deltalake import DeltaTable, QueryBuilder
     from deltalake.exceptions import TableNotFoundError
 
     try:
         reader = QueryBuilder().register("t", DeltaTable(str(table)))
     except TableNotFoundError:
-        return -1
-    found = pa.table(reader.execute("SELECT customer FROM t WHERE id = 0").read_all())
-    return int(found.column(0)[0].as_py()) if found.num_rows else -1
+        return False
+    asked = f"SELECT count(*) = {rows} AND max((id = 0)::int * customer) >= {mark.number} FROM t"
+    (found,) = pa.table(reader.execute(asked).read_all()).column(0)
+    return bool(found.as_py())
 
 
 def lines_in_delta(table: Path) -> Iterator[bytes]:

@@ -59,6 +59,8 @@ class Source:
         self._server = server
         self._rows = rows
         self._marks = 0
+        self.rows = rows + 1
+        """Also after `change`, which inserts as many as it deletes."""
         self.port = server.port
         self.dsn = server.dsn()
         server.execute(TABLE)

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ class Spent:
     cpu_s: float
     peak_bytes: int
 
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s, {self.cpu_s:.1f} s CPU, {self.peak_bytes / 1e9:.2f} GB"
+
 
 def run_until(
     commands: Sequence[Sequence[str]],
@@ -39,7 +43,7 @@ def run_until(
 ) -> Spent:
     """Run the commands beside each other until it is reached, then end them.
 
-    Raises RuntimeError if one ends by itself, or it takes longer.
+    The program ends with a message that names the log if one ends by itself, or it takes longer.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     me = psutil.Process()
@@ -47,8 +51,9 @@ def run_until(
     before = _cpu_s()
     began = time.perf_counter()
     processes = []
-    for number, command in enumerate(commands):
-        with (directory / f"command{number}.log").open("ab") as log:
+    logs = [directory / f"command{number}.log" for number in range(len(commands))]
+    for command, path in zip(commands, logs, strict=True):
+        with path.open("ab") as log:
             processes.append(
                 subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
             )
@@ -57,11 +62,11 @@ def run_until(
     watcher.start()
     try:
         while not reached():
-            for number, process in enumerate(processes):
+            for process, path in zip(processes, logs, strict=True):
                 if process.poll() is not None:
-                    raise RuntimeError(f"ended: see {directory}/command{number}.log")
+                    sys.exit(f"a process ended by itself, with {process.returncode}: see {path}")
             if time.perf_counter() - began > timeout_s:
-                raise RuntimeError(f"not done after {timeout_s:.0f} s: see {directory}")
+                sys.exit(f"not done after {timeout_s:.0f} s: see {', '.join(map(str, logs))}")
             time.sleep(_LOOK_EVERY_S)
         seconds = time.perf_counter() - began
     finally:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.peers.peer import lines_in_delta, mark_in_delta
+from benchmarks.peers.peer import lines_in_delta, reached_in_delta
 from benchmarks.peers.source import Mark, Source
 
 
@@ -16,6 +16,7 @@ class TidelogDelta:
 
     def __init__(self, source: Source, directory: Path) -> None:
         self.directory = directory
+        self._source = source
         self._table = directory / "lake" / "public" / "orders"
         (directory / "tidelog.yaml").write_text(
             f"source: {{kind: postgres, url: '{source.dsn}', tables: [public.orders]}}\n"
@@ -28,7 +29,7 @@ class TidelogDelta:
         return [[sys.executable, "-m", "tidelog", "run", "tidelog.yaml"]]
 
     def reached(self, mark: Mark) -> bool:
-        return mark_in_delta(self._table) >= mark.number
+        return reached_in_delta(self._table, mark, self._source.rows)
 
     def lines(self) -> Iterator[bytes]:
         return lines_in_delta(self._table)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what a peer leaves behind becomes our child
+_CGROUPS = Path("/sys/fs/cgroup")
 _LOOK_EVERY_S = 0.5
 _END_S = 60.0
 
@@ -45,65 +44,88 @@ def run_until(
 
     The program ends with a message that names the log if one ends by itself, or it takes longer.
     """
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1)
-    me = psutil.Process()
-    others = {child.pid for child in me.children()}
-    before = _cpu_s()
-    began = time.perf_counter()
-    processes = []
-    logs = [directory / f"command{number}.log" for number in range(len(commands))]
-    for command, path in zip(commands, logs, strict=True):
-        with path.open("ab") as log:
-            processes.append(
-                subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
-            )
-    peak, done = [0], threading.Event()
-    watcher = threading.Thread(target=_watch, args=(me, others, peak, done), daemon=True)
-    watcher.start()
+    with _group() as group:
+        began = time.perf_counter()
+        processes = []
+        logs = [directory / f"command{number}.log" for number in range(len(commands))]
+        for command, path in zip(commands, logs, strict=True):
+            within = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group.processes, *command]
+            with path.open("ab") as log:
+                processes.append(
+                    subprocess.Popen(within, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+                )
+        peak, done = [0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(group, peak, done), daemon=True)
+        watcher.start()
+        try:
+            while not reached():
+                for process, path in zip(processes, logs, strict=True):
+                    if process.poll() is not None:
+                        sys.exit(
+                            f"a process ended by itself, with {process.returncode}: see {path}"
+                        )
+                if time.perf_counter() - began > timeout_s:
+                    sys.exit(f"not done after {timeout_s:.0f} s: see {', '.join(map(str, logs))}")
+                time.sleep(_LOOK_EVERY_S)
+            seconds = time.perf_counter() - began
+        finally:
+            done.set()
+            watcher.join()
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+            group.kill()
+        return Spent(seconds, group.cpu_s(), peak[0])
+
+
+class Group:
+    """A control group of Linux: its kernel counts the CPU of all processes that began in it.
+
+    A parent's count of its children is not enough: Spark's Python daemon ignores SIGCHLD, so that
+    workers which end before it are in no count.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.processes = str(directory / "cgroup.procs")
+
+    def pids(self) -> list[int]:
+        return [int(line) for line in Path(self.processes).read_text().split()]
+
+    def cpu_s(self) -> float:
+        if (first := self._directory / "cpuacct.usage").exists():  # cgroups, version 1
+            return int(first.read_text()) / 1e9
+        return int((self._directory / "cpu.stat").read_text().split()[1]) / 1e6
+
+    def kill(self) -> None:
+        while left := self.pids():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+@contextmanager
+def _group() -> Iterator[Group]:
+    """Exits without the right to make one."""
+    above = _CGROUPS / "cpuacct" if (_CGROUPS / "cpuacct").exists() else _CGROUPS
+    directory = above / f"peers-{os.getpid()}"
     try:
-        while not reached():
-            for process, path in zip(processes, logs, strict=True):
-                if process.poll() is not None:
-                    sys.exit(f"a process ended by itself, with {process.returncode}: see {path}")
-            if time.perf_counter() - began > timeout_s:
-                sys.exit(f"not done after {timeout_s:.0f} s: see {', '.join(map(str, logs))}")
-            time.sleep(_LOOK_EVERY_S)
-        seconds = time.perf_counter() - began
+        directory.mkdir()
+    except OSError as error:
+        sys.exit(f"no control group can be made to count CPU ({error}): run it as root")
+    try:
+        yield Group(directory)
     finally:
-        done.set()
-        watcher.join()
-        _end(processes, me, others)
-    return Spent(seconds, _cpu_s() - before, peak[0])
+        directory.rmdir()
 
 
-def _end(processes: list[subprocess.Popen[bytes]], me: psutil.Process, others: set[int]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
-    while left := [child for child in me.children() if child.pid not in others]:
-        for child in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child.pid, 0)
-
-
-def _watch(me: psutil.Process, others: set[int], peak: list[int], done: threading.Event) -> None:
+def _watch(group: Group, peak: list[int], done: threading.Event) -> None:
     while not done.wait(_LOOK_EVERY_S):
         resident = 0
-        for child in me.children():
-            if child.pid in others:
-                continue
+        for pid in group.pids():
             with contextlib.suppress(psutil.Error):
-                for process in [child, *child.children(recursive=True)]:
-                    with contextlib.suppress(psutil.Error):
-                        resident += process.memory_full_info().pss
+                resident += psutil.Process(pid).memory_full_info().pss
         peak[0] = max(peak[0], resident)
-
-
-def _cpu_s() -> float:
-    """Of children that have ended, and of theirs."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

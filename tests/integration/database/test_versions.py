@@ -14,6 +14,7 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables, mysql_session, postgres_session, texts
@@ -459,3 +460,15 @@ def test_a_key_that_is_another_one_now_has_a_way_out(copy: Copy) -> None:
     now = as_now(other)
     now.write(changes(now.table, ("u", 12, {"no": 1, "v": "b", "n": 5})))
     assert now.select("SELECT no, v, n FROM {t}") == [(1, "b", 5)]
+
+
+def test_a_key_is_spelled_as_its_newest_state_is(postgres18: PostgresServer) -> None:
+    """1.5 and 1.50 are one key to PostgreSQL."""
+    schema = table_schema([("id", "numeric"), ("v", "text")], key=["id"])
+    url = postgres18.create_database("spelled")
+    copy = copy_of(Postgres(url), schema, "postgres", "shop")
+    copy.write(changes(copy.table, ("u", 10, {"id": "1.5", "v": "a"})))
+    copy.write(
+        changes(copy.table, ("d", 20, {"id": "1.5"}), ("u", 21, {"id": "1.50", "v": "b"})),
+    )
+    assert copy.select("SELECT id::text, v FROM {t}") == [("1.50", "b")]

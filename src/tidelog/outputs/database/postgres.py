@@ -79,6 +79,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
 _TEXTS = ("text", "varchar", "bpchar", "citext")
 _NUMBER_BASES = ("int2", "int4", "int8", "float4", "float8", "numeric")
 _NAME_BYTES = 63
+_WHOLE_NUMBERS = ("smallint", "integer", "bigint")
 _NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 
 _TABLE = """
@@ -236,7 +237,9 @@ class Postgres:
         names = [self.quoted(name) for name in told]
         columns = [*names, VERSION]
         values = [f"s.{name}" for name in columns]
-        changes = merging.changed(self, [name for name in told if name not in layout.key])
+        # 1.5 and 1.50 are one key. No two integers are, and those may be identities.
+        kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
+        changes = merging.changed(self, [name for name in told if name not in kept])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
         if layout.soft:
             columns.append(DELETED)

@@ -193,6 +193,20 @@ def test_columns_are_followed_within_rows(changes: Changes, built: BuiltLog) -> 
     changes.check()
 
 
+def test_changes_keep_a_column_that_is_dropped_in_the_same_batch(
+    changes: Changes, built: BuiltLog
+) -> None:
+    """Whatever batches are, each change is told under its own schema."""
+    table = Columns(built)
+    table.change(more="int32")
+    table.change(amount=None, more=None)
+    table.change(more="int64")
+    changes.bring()
+    told = [row["after"] for row in rows_of(by_duckdb(changes.place, ORDER))[-6:]]
+    assert [row["amount"] for row in told] == [3, 2, None, None, None, None]
+    assert [row["more"] for row in told] == [4, 3, None, None, 3, 2]
+
+
 def test_the_key_follows_its_columns(changes: Changes, built: BuiltLog) -> None:
     output = changes.output()
     for columns, key in (

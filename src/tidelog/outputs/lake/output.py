@@ -20,7 +20,13 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
-from tidelog.outputs.base.ranges import deleted_below, refs_of, schema_in, whole_dumps
+from tidelog.outputs.base.ranges import (
+    deleted_below,
+    of_one_schema,
+    refs_of,
+    schema_in,
+    whole_dumps,
+)
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake.contents import Holds
 from tidelog.outputs.lake.reasons import reason_of
@@ -169,6 +175,10 @@ class LakeOutput(ABC, Generic[Copy]):
     def _write_all(self, writes: Sequence[CopyWrite[Copy]]) -> None:
         """Bring rows over: of each copy in one commit, together with the end of its work."""
 
+    def _tells_changes(self, table: TableName) -> bool:
+        """Is each change told as it was, under its own schema?"""
+        return False
+
     def _maintain(self) -> None:
         """After each batch: what copies need to stay quick."""
 
@@ -201,10 +211,11 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def write(self, batch: OutputBatch) -> None:
         """Bring every table of the batch over."""
-        works = self._works(batch)
-        for work in works:
-            self._table(work.table)  # before threads ask which go to one place
-        self._write_copies(works)
+        for piece in of_one_schema(self._log, batch, self._tells_changes):
+            works = self._works(piece)
+            for work in works:
+                self._table(work.table)  # before threads ask which go to one place
+            self._write_copies(works)
         dumps = whole_dumps(batch)
         self._refused.dumped({name: each.first_offset for name, each in dumps.items()})
         self._maintain()

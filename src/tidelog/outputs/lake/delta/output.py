@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
@@ -119,6 +120,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                 "or hold a copy of it"
             )
         return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
+
+    def _tells_changes(self, table: TableName) -> bool:
+        holds = self._options.layout_of(table).holds
+        return matches(self._patterns, table) and holds == "changes"
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
         if not works:

@@ -1,5 +1,6 @@
 """A history that a pipeline brings into Delta and PostgreSQL at once, whose processes are killed:
-both copies never go back, and are the source when all is at rest.
+copies never go back and are the source whenever all is at rest, and a table of changes is the
+source's history.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +21,7 @@ from tests.e2e.history_processes import Collector
 from tests.e2e.history_run import LEASE_S, SETTLE_S, Run
 from tests.support.delta_readers import by_duckdb
 from tests.support.oracle.history import HistoryError, SourceHistory
-from tests.support.oracle.values import Key, Row
+from tests.support.oracle.values import UNCHANGED, Change, Key, Row
 from tests.support.oracle.workload import Table
 from tests.support.pipeline_process import Delivering
 
@@ -37,11 +40,17 @@ POINTS: Final = {
 """Where drivers die by themselves, and at which hit at most."""
 BEGIN_S: Final = 300.0
 """A loaded machine is no failure."""
-LOOK_EVERY_S: Final = 0.3
+LOOK_EVERY_S: Final = 0.2
+_OPS: Final = {"c": "I", "u": "U", "d": "D", "t": "T", "r": "r", "s": "c"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Reader = Callable[[Table], list[Row]]
 
 
 class PipelineRun(Run):
-    """See `Run`. One of ``spec.faults`` may be `KILL`. ``copy_url``: of an empty database."""
+    """See `Run`. One of ``spec.faults`` may be `KILL`. Between each two of ``spec.rounds`` all
+    comes to rest. ``copy_url``: of an empty database.
+    """
 
     killed = 0
     """Pipelines, by us or at a point."""
@@ -50,7 +59,7 @@ class PipelineRun(Run):
         super().__init__(*made_from)
         self._copy_url = copy_url
         self._pipelines: list[tuple[Delivering, str]] = []
-        self._readers: dict[str, Callable[[str], list[Row]]] = {
+        self._copies: dict[str, Reader] = {
             "Delta": self._in_delta, "PostgreSQL": self._in_postgres
         }  # fmt: skip
 
@@ -67,10 +76,16 @@ class PipelineRun(Run):
         path.write_text(text.replace(f"lease_ms: {int(LEASE_S * 1000)}", "lease_ms: 10000"))
         small = {"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}
         pipeline = {"name": NAME, "trigger_ms": 100, "master": "local[2]", "conf": small}
-        outputs = [
-            {"kind": "delta", "path": str(self.directory / "lake")},
-            {"kind": "postgres", "url": self._copy_url},
+        lakes = [
+            {
+                "kind": "delta",
+                "name": name,
+                "path": str(self.directory / name),
+                "holds": {"*.*": name},
+            }
+            for name in ("copy", "changes")
         ]
+        outputs = [*lakes, {"kind": "postgres", "url": self._copy_url}]
         with path.open("a") as config:
             config.write(f"pipeline: {json.dumps(pipeline)}\noutputs: {json.dumps(outputs)}\n")
         return path
@@ -79,47 +94,58 @@ class PipelineRun(Run):
 
     def _disturb(self) -> None:
         self._begin_pipeline()
-        with _Witness(self._readers, [*self.source.tables.values()]) as witness:
+        with _Witness(self._copies, self._changes_below, [*self.source.tables.values()]) as witness:
             self._witness = witness
-            super()._disturb()
-            while KILL in self.spec.faults and self.killed < self.spec.kills_amid:
-                self._strike(KILL)
+            for number in range(1, self.spec.rounds + 1):
+                super()._disturb()
+                while self.killed < number * self.spec.kills_amid:
+                    self._strike(KILL)
+                self.workload.most += self.spec.transactions
+                if number < self.spec.rounds:
+                    with self.workload.still():
+                        self.commander.resume()
+                        self._await_equal()
 
     def _strike(self, fault: str) -> None:
         """A kill waits until the pipeline has delivered something, if it does not die before."""
         if fault != KILL:
             super()._strike(fault)
             return
-        process, point = self._pipelines[-1]
+        process, _ = self._pipelines[-1]
         before, deadline = self._delivered(), time.monotonic() + BEGIN_S
-        while process.code is None and self._delivered() <= before:
+        self.workload.most += self.spec.transactions
+        while self._delivered() <= before:
             if time.monotonic() > deadline:
                 raise HistoryError(f"the pipeline delivers nothing\n{process.said}")
             time.sleep(0.05)
-            self.commander.turn()
             self._watch_processes()
-        if process.code is None:
-            point = "any place"
+            if process is not self._pipelines[-1][0]:
+                return  # it died at its point
         process.close()
         self.killed += 1
-        self._note(f"pipeline killed at {point}")
-        self._begin_pipeline(self.rng.choice(sorted(POINTS)))
+        self._note("pipeline killed at any place")
+        self._begin_pipeline()
 
-    def _begin_pipeline(self, point: str = "") -> None:
-        armed = f"{point}:kill:{self.rng.randint(1, POINTS[point])}" if point else ""
+    def _begin_pipeline(self) -> None:
+        """One that dies by itself, until enough did."""
+        armed = ""
+        if self.killed < self.spec.kills_amid * self.spec.rounds:
+            point = self.rng.choice(sorted(POINTS))
+            armed = f"{point}:kill:{self.rng.randint(1, POINTS[point])}"
         log_file = self.directory / f"pipeline-{len(self._pipelines)}.log"
         self._pipelines.append((Delivering(self.config_file, log_file, armed), armed))
 
-    def _watch_pipeline(self) -> None:
-        """Another in place of one that died at its point; any other death is a bug."""
-        process, point = self._pipelines[-1]
-        if process.code is None:
+    def _watch_processes(self) -> None:
+        """Another pipeline in place of one that died at its point; any other death is a bug."""
+        super()._watch_processes()
+        process, point = self._pipelines[-1] if self._pipelines else (None, "")
+        if process is None or process.code is None:
             return
         if process.code != -signal.SIGKILL or not point:
             raise HistoryError(f"the pipeline ended with {process.code}\n{process.said}")
         process.close()
         self.killed += 1
-        self._note(f"pipeline killed at {point}")
+        self._note(f"pipeline died at {point}")
         self._begin_pipeline()
 
     def _delivered(self) -> int:
@@ -128,17 +154,20 @@ class PipelineRun(Run):
         found = Consumers(EventLog.open(str(log)).storage).find(NAME) if log.exists() else None
         return 0 if found is None else found.offset
 
-    # ------------------------------------------------------------ the copies
+    # ------------------------------------------------------------ what readers see
 
-    def _in_delta(self, table: str) -> list[Row]:
+    def _lake(self, holds: str, table: Table) -> str:
+        return str(self.directory / holds / table.name.replace(".", "/"))
+
+    def _in_delta(self, table: Table) -> list[Row]:
         try:
-            rows = by_duckdb(str(self.directory / "lake" / table.replace(".", "/")), "ALL")
+            rows = by_duckdb(self._lake("copy", table), "ALL").to_pylist()
         except duckdb.Error:
             return []  # it is not there yet
-        return [{name: _text(value) for name, value in row.items()} for row in rows.to_pylist()]
+        return [_texts(row) or {} for row in rows]
 
-    def _in_postgres(self, table: str) -> list[Row]:
-        namespace, _, name = table.partition(".")
+    def _in_postgres(self, table: Table) -> list[Row]:
+        namespace, _, name = table.name.partition(".")
         with psycopg.connect(self._copy_url) as connection:
             try:
                 cursor = connection.execute(f'SELECT * FROM {namespace}."{name}"'.encode())
@@ -150,52 +179,93 @@ class PipelineRun(Run):
                 for row in cursor
             ]
 
+    def _changes_below(self, table: Table, version: int) -> tuple[int, ...]:
+        """Where the table of changes ends, how many it has, and how many below a version."""
+        what = f"coalesce(max(version) + 1, 0), count(*), count(*) FILTER (version < {version})"
+        try:
+            found = by_duckdb(self._lake("changes", table), what=what, where="op <> 's'")
+        except duckdb.Error:
+            return 0, 0, 0
+        return tuple(found.to_pylist()[0].values())
+
+    def _changes(self, tables: Iterable[Table]) -> list[Change]:
+        """The rows of tables of changes as the event log's records, ends of dumps behind all."""
+        found = [
+            _change(table, row)
+            for table in tables
+            for row in by_duckdb(self._lake("changes", table), "version, op").to_pylist()
+        ]
+        return sorted(found, key=lambda change: (change.op == "c", change.offset))
+
     def _lacking(self) -> str:
-        """How a copy differs from the source; nothing: none does."""
+        """How an output differs from the source; nothing: none does."""
         for table in self.source.tables.values():
             wanted = self.source.rows(table)
-            columns = [*next(iter(wanted.values()), {})]
-            for title, read in self._readers.items():
-                rows = {_key(table, row): row for row in read(table.name)}
-                if len(rows) != len(wanted):
-                    return f"{title}'s {table.name} has {len(rows)} rows of {len(wanted)}"
-                for key, row in wanted.items():
-                    found = rows.get(key, {})
-                    wrong = [name for name in columns if found.get(name, "") != row[name]]
-                    if wrong:
-                        return f"{title}'s {table.name} has {found}, not {row}: {wrong}"
+            for title, read in self._copies.items():
+                rows = {_key(table, row): row for row in read(table)}
+                if differs := _difference(rows, wanted):
+                    return f"{title}'s {table.name} {differs}"
+            try:
+                changes = SourceHistory([], self._changes([table]), 0, _same)
+            except duckdb.Error:
+                return f"there are no changes of {table.name}"
+            if differs := _difference(changes.replay(table.name, 0), wanted):
+                return f"the replay of the changes of {table.name} {differs}"
         return ""
 
-    # ------------------------------------------------------------ the end of a history
+    # ------------------------------------------------------------ all is at rest
 
-    def _settle(self, config: Config, collector: Collector) -> None:
-        super()._settle(config, collector)
+    def _await_equal(self) -> None:
         deadline = time.monotonic() + SETTLE_S
+        end = EventLog.open(str(self.directory / "log")).latest_offset()
+        while self._delivered() < end and time.monotonic() < deadline:
+            time.sleep(0.2)
+            self._watch_processes()
         while lacking := self._lacking():
             if time.monotonic() > deadline:
                 raise HistoryError(f"{lacking[:2000]}\n{self._pipelines[-1][0].said[-4000:]}")
             time.sleep(0.5)
             self._watch_processes()
-            self._watch_pipeline()
         self._witness.check()
+        self._note(
+            f"outputs are equal, {self._witness.looks} looks, {self.killed} pipelines killed"
+        )
+
+    def _settle(self, config: Config, collector: Collector) -> None:
+        super()._settle(config, collector)
+        self._await_equal()
         process, _ = self._pipelines[-1]
         process.send(signal.SIGTERM)
         if code := process.wait():
             raise HistoryError(f"the pipeline ended with {code}\n{process.said}")
-        self._note(f"copies are equal, {self._witness.looks} looks, {self.killed} pipelines killed")
+
+    def _check(self, config: Config, collector: Collector) -> SourceHistory:
+        history = super()._check(config, collector)
+        records = self._changes(self.source.tables.values())
+        _check_once(records, history.records)
+        assert collector.begin is not None
+        changes = [record for record in records if record.op != "c"]
+        SourceHistory(history.truth, changes, collector.begin, _same).check_order()
+        self._note(f"{len(records)} rows of tables of changes are the source's history")
+        return history
 
 
 class _Witness(threading.Thread):
-    """Looks at the copies while they are written: the number of a key never goes back. Use it as a
-    context manager.
+    """Looks at the outputs while they are written: the number of a key never goes back in a copy,
+    and a table of changes grows behind its end alone. Use it as a context manager.
     """
 
     def __init__(
-        self, readers: Mapping[str, Callable[[str], list[Row]]], tables: list[Table]
+        self,
+        copies: Mapping[str, Reader],
+        changes_below: Callable[[Table, int], tuple[int, ...]],
+        tables: list[Table],
     ) -> None:
         super().__init__(daemon=True)
-        self._readers, self._tables = readers, tables
+        self._copies, self._changes_below, self._tables = copies, changes_below, tables
         self._newest: dict[tuple[str, str, Any], int] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self.looks = 0
@@ -212,10 +282,9 @@ class _Witness(threading.Thread):
         try:
             while True:
                 for table in self._tables:
-                    for title in self._readers:
-                        if self._stopping.wait(LOOK_EVERY_S):
-                            return
-                        self._look(title, table)
+                    if self._stopping.wait(LOOK_EVERY_S):
+                        return
+                    self._look(table)
         except BaseException as failure:  # noqa: BLE001 - raised by check
             self._failure = failure
 
@@ -223,12 +292,23 @@ class _Witness(threading.Thread):
         """Once more at all. Raises HistoryError."""
         if self._failure is not None:
             raise self._failure
-        for title in self._readers:
-            for table in self._tables:
-                self._look(title, table)
+        for table in self._tables:
+            self._look(table)
 
-    def _look(self, title: str, table: Table) -> None:
-        rows = self._readers[title](table.name)
+    def _look(self, table: Table) -> None:
+        with self._turn:
+            for title, read in self._copies.items():
+                self._look_at_copy(title, table, read(table))
+            end, count = self._ends.get(table.name, (0, 0))
+            now, all_, below = self._changes_below(table, end)
+            if now < end or below != count:
+                raise HistoryError(
+                    f"the changes of {table.name} below {end} were {count} rows, and are {below}"
+                )
+            self._ends[table.name] = now, all_
+            self.looks += 1
+
+    def _look_at_copy(self, title: str, table: Table, rows: list[Row]) -> None:
         seen = set[Key]()
         for row in rows:
             key, number = _key(table, row), int(row["seq"] or 0)
@@ -242,11 +322,96 @@ class _Witness(threading.Thread):
                     f"{title}'s {table.name} went back from {before} to {number} at {key}"
                 )
             self._newest[place] = number
-        self.looks += 1
+
+
+# ---------------------------------------------------------------- tables of changes
+
+
+def _change(table: Table, row: dict[str, Any]) -> Change:
+    """A row of a table of changes as a record of the event log. The end of a dump, which stands at
+    its begin, says which rows are gone.
+    """
+    source, op, payload = row["source"], _OPS[row["op"]], b""
+    if op == "c":
+        end = {"type": "dump-completed", "table": table.name, "first_offset": row["version"]}
+        payload = json.dumps({**end, "delete_absent": True}).encode()
+    elif op == "D" and source["origin"] == "dump":
+        op = "a"
+    new = _texts(row["after"])
+    if new is not None:
+        new |= dict.fromkeys(row["missing"] or (), UNCHANGED)
+    at = source["commit_ts"]
+    return Change(
+        op,
+        table.name,
+        payload,
+        source["position"] or 0,
+        source["xid"] or 0,
+        0 if at is None else (at - _EPOCH) // timedelta(microseconds=1),
+        new,
+        _texts(row["before"]),
+        table.key,
+        row["version"],
+    )
+
+
+def _same(change: Change, record: Change) -> bool:
+    """Does a row of a table of changes say what the source committed? Columns that the table had
+    before or gets later are NULL.
+    """
+    return (
+        (change.op, change.table, change.position, change.commit_us, change.xid)
+        == (record.op, record.table, record.position, record.commit_us, record.xid & 0xFFFFFFFF)
+        and _holds(record.new, change.new)
+        and _holds(record.old, change.old)
+    )
+
+
+def _holds(found: Row | None, wanted: Row | None) -> bool:
+    if found is None or wanted is None:
+        return found is wanted
+    return found == {**dict.fromkeys(found), **wanted}
+
+
+def _check_once(changes: Iterable[Change], records: Iterable[Change]) -> None:
+    """Has each record of the event log its one row, and each row its record?"""
+    wanted = list[tuple[int, str, str]]()
+    for record in records:
+        if record.op == "c":
+            control = json.loads(record.payload)
+            if control["type"] == "dump-completed" and control["delete_absent"]:
+                wanted.append((control["first_offset"], "c", control["table"]))
+        elif record.op != "M":
+            wanted.append((record.offset, record.op, record.table))
+    found = sorted((change.offset, change.op, change.table) for change in changes)
+    for one, other in zip_longest(found, sorted(wanted)):
+        if one != other:
+            raise HistoryError(f"tables of changes have {one} where the event log has {other}")
+
+
+def _difference(rows: Mapping[Key, Row], wanted: Mapping[Key, Row]) -> str:
+    """Of what an output has and the source's rows; nothing: none."""
+    if rows.keys() != wanted.keys():
+        lacks, more = sorted(wanted.keys() - rows.keys()), sorted(rows.keys() - wanted.keys())
+        return f"has {len(rows)} rows of {len(wanted)}; lacks {lacks[:3]}, has {more[:3]} too"
+    for key, row in wanted.items():
+        found = rows[key]
+        wrong = [name for name, value in row.items() if found.get(name, "") != value]
+        if wrong:
+            return f"differs at {key} in {wrong}: {_brief(found)}, not {_brief(row)}"
+    return ""
+
+
+def _brief(row: Row) -> Row:
+    return {name: value and value[:24] for name, value in row.items()}
 
 
 def _key(table: Table, row: Row) -> Key:
     return tuple(row[name] for name in table.key)
+
+
+def _texts(row: Mapping[str, Any] | None) -> Row | None:
+    return None if row is None else {name: _text(value) for name, value in row.items()}
 
 
 def _text(value: Any) -> str | None:

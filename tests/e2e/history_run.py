@@ -97,15 +97,17 @@ class Run:
         self.commander = Commander(spec, self.source, config, self._note)
         collector = Collector(config.log.path)
         collector.start()
-        writers = OracleWorkload(self.source.writers, spec.seed, spec.mix, writers=spec.writers)
-        writers.start()
+        self.workload = OracleWorkload(
+            self.source.writers, spec.seed, spec.mix, writers=spec.writers, most=spec.transactions
+        )
+        self.workload.start()
         self._launch()
         try:
             self._await_capture(collector)
             self._disturb()
         finally:
-            writers.stop()
-        self._note(f"{writers.committed} transactions")
+            self.workload.stop()
+        self._note(f"{self.workload.committed} transactions")
         self._settle(config, collector)
         self._note("at rest")
         collector.stop()

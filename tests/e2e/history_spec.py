@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,9 @@ class Spec:
     Attributes:
         seed: of all that is random.
         seconds: of faults and commands.
+        rounds: of so many seconds each; only of a run with outputs.
         writers, mix: the workload.
+        transactions: at most; of a run with outputs, in each round and before each kill.
         watermarks, parallelism, chunk_rows, delay_ms: as in the configuration.
         window_ms: that chunks wait for at most, between low watermark and rows, and rows and high
             watermark, so that much is written in between.
@@ -100,7 +103,8 @@ class Spec:
             then it waits for as long as ``seconds``.
         mutation: of `oracle_mutations`, for the oracle's own test.
         engine: a form of `tests.e2e.engine_program`; empty: captures alone, without a program.
-        kills_amid: how often a program is killed that applies events, at least.
+        kills_amid: how often a program is killed that applies events, at least; or a pipeline, in
+            each round.
         log, storage_options: where the event log is; below it, each run has a place of its own.
     """
 
@@ -108,6 +112,8 @@ class Spec:
     seconds: float = 6.0
     writers: int = 3
     mix: Mix = field(default_factory=Mix)
+    transactions: float = math.inf
+    rounds: int = 1
     watermarks: str = "table"
     parallelism: int = 1
     chunk_rows: int = 23

@@ -8,12 +8,13 @@ table in the same transaction, which is not captured. What depends on the kind o
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -157,10 +158,20 @@ class Writers(Protocol):
 
 
 class OracleWorkload:
-    """Writers that commit random transactions until stopped; they survive a server's restart."""
+    """Writers that commit random transactions until stopped; they survive a server's restart.
+
+    They rest while they have committed ``most``, which may be raised.
+    """
 
     def __init__(
-        self, source: Writers, seed: int, mix: Mix, *, writers: int = 3, pause_s: float = 0.004
+        self,
+        source: Writers,
+        seed: int,
+        mix: Mix,
+        *,
+        writers: int = 3,
+        pause_s: float = 0.004,
+        most: float = math.inf,
     ) -> None:
         self._source = source
         self._mix = mix
@@ -169,7 +180,9 @@ class OracleWorkload:
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._turns = [threading.Lock() for _ in range(writers)]
         self.committed = 0
+        self.most = most
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(f"{seed} {i}"), i), daemon=True)
             for i in range(writers)
@@ -193,13 +206,23 @@ class OracleWorkload:
             with self._source.open(random.Random(0), 0) as writer, writer.transaction():
                 writer.vanish()
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Within it no transaction is open."""
+        with ExitStack() as held:
+            for turn in self._turns:
+                held.enter_context(turn)
+            yield
+
     def _run(self, rng: random.Random, number: int) -> None:
         while not self._stop.is_set() and self._failure is None:
             try:
                 with self._source.open(rng, number) as writer:
                     writer.partial = self._mix.partial
                     while not self._stop.is_set():
-                        self._transaction(writer, rng, number)
+                        with self._turns[number]:
+                            if self.committed < self.most:
+                                self._transaction(writer, rng, number)
                         time.sleep(rng.random() * 2 * self._pause_s)
             except self._source.lost:
                 time.sleep(0.1)  # the server restarts, or it chose us to break a deadlock

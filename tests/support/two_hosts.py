@@ -1,5 +1,5 @@
-"""Hosts of one's own, with nothing in common but a network and one directory: namespaces of
-network, processes, mounts and names. They need root, `ip`, `nft` and `unshare`.
+"""Hosts of one's own, with nothing in common but a network and, if a test wants it, one directory:
+namespaces of network, processes, mounts and names. They need root, `ip`, `nft` and `unshare`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+import pyspark
 import pytest
 from tests.left_out import SAID
 from tests.support.namespaces import Bridge, Namespace, NotPermittedError
@@ -32,6 +33,21 @@ mkdir {SHARED}
 mount --bind "$3" {SHARED}
 eval "exec $4"
 """
+_RUN_ALONE = """set -e
+hostname "$1"
+mount --bind "$2" /etc/hosts
+mount -t tmpfs none /mnt
+mkdir /mnt/installed /mnt/checkout
+mount --bind "$4" /mnt/installed
+mount -o remount,bind,ro /mnt/installed
+mount --rbind "$5" /mnt/checkout
+mount --bind "$3" /tmp
+case "$5" in /tmp/*) mkdir -p "$5"; mount --rbind /mnt/checkout "$5" ;; esac
+mount --move /mnt/installed "$4"
+cd /tmp
+eval "exec $6"
+"""
+"""Spark is installed where nobody may write; the checkout stays where it is, also below /tmp."""
 _NOT_THEIRS = ("HOSTNAME", OPTIONS_VARIABLE)
 """A shell keeps the first one for itself; the second one is of what this process has opened."""
 
@@ -58,14 +74,28 @@ class Network:
 
 
 class Host:
-    """Use it as a context manager."""
+    """Use it as a context manager. ``alone``: it shares no directory, and `directory` is its disk,
+    where it has its home, /tmp, and what is the current directory of its commands.
+    """
 
-    def __init__(self, name: str, bridge: Bridge, network: Network, directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        bridge: Bridge,
+        network: Network,
+        directory: Path,
+        *,
+        alone: bool = False,
+    ) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
         self.environment: dict[str, str] = {}
         """What it has besides ours."""
+        self._alone = alone
+        if alone:
+            self.directory.chmod(0o1777)
+            self.environment |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
         self._shared = directory / "shared"
         self._shared.mkdir(exist_ok=True)
         self._network = network
@@ -137,21 +167,34 @@ class Host:
             self._running.send_signal(signal.SIGKILL)
             self._running.wait(30)
 
+    def lose_power(self) -> None:
+        """Nobody is told: its network is gone before its processes are. Its disk is lost."""
+        self.cut_off()
+        self.kill()
+        shutil.rmtree(self.directory)
+        self.directory.mkdir()
+
     def _environment(self) -> Mapping[str, str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         found = {**os.environ, **self.environment, "PATH": path}
         return {name: found[name] for name in found if name not in _NOT_THEIRS}
 
     def _inside(self, command: str) -> list[str]:
+        steps, places = _RUN, [self._shared]
+        if self._alone:
+            installed = Path(pyspark.__file__).parent
+            steps, places = _RUN_ALONE, [self.directory, installed, Path(__file__).parents[2]]
         return [
-            *self._namespace.inside, *_ENTER, "sh", "-c", _RUN, "sh", self.name,
-            str(self._network.file), str(self._shared), command,
+            *self._namespace.inside, *_ENTER, "sh", "-c", steps, "sh", self.name,
+            str(self._network.file), *(str(place) for place in places), command,
         ]  # fmt: skip
 
 
 @contextmanager
-def two_hosts(directory: Path) -> Iterator[tuple[Host, Host, Network]]:
-    """Skips where they are not permitted."""
+def hosts(
+    directory: Path, *names: str, alone: bool = False
+) -> Iterator[tuple[dict[str, Host], Network]]:
+    """Of these names. Skips where they are not permitted."""
     if not shutil.which("unshare"):
         pytest.skip(f"{SAID}unshare, for hosts of their own")
     with ExitStack() as opened:
@@ -160,8 +203,15 @@ def two_hosts(directory: Path) -> Iterator[tuple[Host, Host, Network]]:
         except NotPermittedError as lacks:
             pytest.skip(f"{SAID}{lacks}")
         network = Network(bridge, directory)
-        first, second = (
-            opened.enter_context(Host(name, bridge, network, directory))
-            for name in ("host1", "host2")
-        )
-        yield first, second, network
+        made = {
+            name: opened.enter_context(Host(name, bridge, network, directory, alone=alone))
+            for name in names
+        }
+        yield made, network
+
+
+@contextmanager
+def two_hosts(directory: Path) -> Iterator[tuple[Host, Host, Network]]:
+    """Skips where they are not permitted."""
+    with hosts(directory, "host1", "host2") as (made, network):
+        yield made["host1"], made["host2"], network

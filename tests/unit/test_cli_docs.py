@@ -20,6 +20,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 ENVIRONMENT = {
     "PGPASSWORD": "x", "MYSQL_PASSWORD": "x", "TIDELOG_TOKEN": "of-8-chars", "HOSTNAME": "db1",
+    "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
 }  # fmt: skip
 """What the pages take from it."""
 

@@ -252,7 +252,7 @@ class Pipeline(Section):
     )
     master: str | None = Field(
         default=None,
-        description="Spark master. Unset: `local[*]`, or what `spark-submit` sets.",
+        description="Spark master. Unset: `$SPARK_MASTER`, else `local[*]`.",
         examples=["local[4]"],
     )
     conf: dict[str, str | int | float | bool] = Field(

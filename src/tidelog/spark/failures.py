@@ -87,8 +87,12 @@ _AWAY = re.compile(
 )
 
 
+# What the JVM answers, and what jobs end with, once a cluster's master has ended the application.
+_STOPPED = re.compile(r"stopped SparkContext|SparkContext was shut down")
+
+
 class SparkGoneError(errors.EventLogError):
-    """The JVM of Spark has ended."""
+    """The JVM of Spark has ended, or all it can do."""
 
 
 class HostBusyError(errors.OutputBusyError):
@@ -100,6 +104,12 @@ def known_failure(error: BaseException) -> errors.TidelogError | None:
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
+    if _STOPPED.search(_whole_text(error)):
+        return SparkGoneError(
+            "Spark's application has ended. A cluster's master removes one whose executors end "
+            "again and again, as where they can't reach the driver (spark.driver.host) or have no "
+            "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
+        )
     # Of an output that failed, it may be the cause.
     return _process_failure(_whole_text(error)) or ours or jvm_failure(error)
 
@@ -152,6 +162,22 @@ def jvm_failure(error: BaseException) -> errors.TidelogError | None:
             "network"
         )
     return None
+
+
+def start_failed(master: str, error: BaseException) -> errors.TidelogError:
+    """The error to raise for a session that did not start: a HostBusyError if the cluster's
+    ``master`` does not answer, else one that needs a person.
+    """
+    text = _whole_text(error)
+    if _STOPPED.search(text):
+        return HostBusyError(
+            f"Spark's master {master} does not answer: see that it runs, and that this host "
+            "reaches it by that name and port"
+        )
+    told = str(getattr(error, "java_exception", error)).partition("\n")[0]
+    return jvm_failure(error) or errors.UsageError(
+        f"Spark does not start ({told}): see pipeline.conf, pipeline.master and SPARK_MASTER"
+    )
 
 
 def _whole_text(error: BaseException) -> str:

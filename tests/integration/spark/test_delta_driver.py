@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -118,3 +120,32 @@ def test_the_last_of_several_tries_counts(
         bring(output, built)
     output.close()
     assert by_duckdb(place_of(lake)).num_rows == 5
+
+
+@pytest.fixture
+def cores_come(spark: Any) -> Iterator[Callable[[int], None]]:
+    """As executors do; as Spark asks for them."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.default.parallelism")
+    yield lambda cores: conf.set("spark.default.parallelism", str(cores))
+    conf.set("spark.default.parallelism", before)
+
+
+def test_cores_that_come_later_get_tasks(
+    lake: Lake, built: BuiltLog, spark: Any, cores_come: Callable[[int], None]
+) -> None:
+    for number in range(5):
+        table = built.table(f"public.t{number}", {"id": "int64"}, relation_id=number + 1)
+        built.insert(table, "1")
+    built.flush()
+    output = lake.output()
+    cores_come(5)
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    try:
+        bring(output, built)
+    finally:
+        output.close()
+    jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    assert max(stage.numTasks for stage in stages) == 5

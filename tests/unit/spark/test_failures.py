@@ -10,7 +10,13 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.spark.failures import HostBusyError, find_error, known_failure
+from tidelog.spark.failures import (
+    HostBusyError,
+    SparkGoneError,
+    find_error,
+    known_failure,
+    start_failed,
+)
 
 
 def test_our_error_is_found_in_sparks_text() -> None:
@@ -127,6 +133,7 @@ class _JavaError(RuntimeError):
     def __init__(self, text: str, stack: str = "") -> None:
         super().__init__(text)
         self._stackTrace = stack
+        self.java_exception = text.partition("\n: ")[2]
 
 
 # As Spark 4.2 reported them on Java 17.
@@ -191,6 +198,39 @@ def test_what_a_task_reads_over_the_network_is_no_python_process() -> None:
         "org.apache.hadoop.fs.s3a.S3AInputStream.read(X:1)\n\tat org.apache.spark.api.python.X(X:1)"
     )
     assert known_failure(RuntimeError(reads)) is None
+
+
+@pytest.mark.parametrize(
+    "java",
+    [
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis",
+        "org.apache.spark.SparkException: Job 3 cancelled because SparkContext was shut down",
+    ],
+)
+def test_an_application_that_the_master_removed_is_not_tried_for_ever(java: str) -> None:
+    assert type(known_failure(_JavaError("An error occurred\n: " + java))) is SparkGoneError
+
+
+@pytest.mark.parametrize(
+    ("java", "kind", "named"),
+    [
+        ("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis "
+         "stopped SparkContext was created at:\n", HostBusyError, "spark://m:7077 does not answer"),
+        ("java.lang.IllegalArgumentException: requirement failed: spark.network.timeoutInterval "
+         "should be less than or equal to spark.network.timeout.\n\tat X", UsageError,
+         "should be less than or equal to spark.network.timeout.): see pipeline.conf"),
+        ("java.lang.ClassNotFoundException: org.apache.hadoop.fs.s3a.S3AFileSystem", UsageError,
+         "Spark has no class for this storage"),
+    ],
+)  # fmt: skip
+def test_a_session_that_does_not_start_says_what_to_do(
+    java: str, kind: type[TidelogError], named: str
+) -> None:
+    error = _JavaError("An error occurred\n: " + java)
+    found = start_failed("spark://m:7077", error)
+    assert type(found) is kind
+    assert named in str(found)
+    assert "\n" not in str(found)
 
 
 def test_an_error_that_no_retry_can_mend_stays_what_it_is() -> None:

@@ -36,13 +36,18 @@ logger = logging.getLogger(__name__)
 
 
 def session(config: Config) -> SparkSession:
-    """The Spark session that the configuration asks for; the running one if there is one."""
+    """The Spark session that the configuration asks for, with an executor at least; the running one
+    if there is one. Raises as `spark_session` and `await_executors` do.
+    """
+    from tidelog.spark.sessions.cluster import await_executors
     from tidelog.spark.sessions.session import spark_session
 
     lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
-    return spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
+    spark = spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
+    await_executors(spark)
+    return spark
 
 
 class _Spark:
@@ -53,11 +58,13 @@ class _Spark:
     def __init__(self, config: Config) -> None:
         from pyspark.sql import SparkSession
 
+        from tidelog.spark.sessions.cluster import is_local, master_of
+
         self.ours = SparkSession.getActiveSession() is None
         """Does nobody else run jobs there?"""
         self._config = config
         self._session: SparkSession | None = None
-        if str(config.pipeline.master or "local").startswith("local"):
+        if is_local(master_of(config.pipeline.master)):
             self.session()
 
     def session(self) -> SparkSession:

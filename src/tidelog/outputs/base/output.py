@@ -90,7 +90,6 @@ class ExecutorOutput:
         self._progress: OutputProgress | None = None
         self._targets = TargetTables(self._spark, self.log, delivery)
         self._current = CurrentTables(self.log, self._targets, delivery, state, self)
-        self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
         self._jobs = JobScheduler(self._spark, self.log, delivery, self._cores)
 
     # ------------------------------------------------ what an output implements
@@ -302,7 +301,7 @@ class ExecutorOutput:
         rejected = 0
         tables = tuple(part.target for part in parts)
         most = max((len(part.refs) for part in parts), default=0)
-        with self.writing(BatchPlan(batch, tables, max(self._cores, most), removed)) as writer:
+        with self.writing(BatchPlan(batch, tables, max(self._cores(), most), removed)) as writer:
             if parts:
                 ours = {n: v for n, v in gone.items() if n in chosen and self.delivery.keyed}
                 where = (self.name, batch.generation, batch.start, batch.end)
@@ -312,6 +311,10 @@ class ExecutorOutput:
                 rejected = self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
                 self._check_lease()
         return rejected
+
+    def _cores(self) -> int:
+        """So many tasks run at once, as of now: executors come and go."""
+        return self.delivery.parallelism or self._spark.sparkContext.defaultParallelism
 
     def _gone(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:
         """By table, the version below which rows are to be removed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.errors import OutputRefusedError
@@ -29,15 +30,17 @@ class JobScheduler:
         spark: the session that runs them.
         log: what batches refer to.
         delivery: of the output.
-        cores: so many tasks run at once.
+        cores: how many tasks run at once, asked for each batch.
     """
 
-    def __init__(self, spark: SparkSession, log: EventLog, delivery: Delivery, cores: int) -> None:
+    def __init__(
+        self, spark: SparkSession, log: EventLog, delivery: Delivery, cores: Callable[[], int]
+    ) -> None:
         self._spark = spark
         self._log = log
         self._delivery = delivery
         self._cores = cores
-        self._pool = ThreadPoolExecutor(max(1, min(4, cores)), thread_name_prefix=delivery.name)
+        self._pool = ThreadPoolExecutor(max(1, min(4, cores())), thread_name_prefix=delivery.name)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -53,7 +56,7 @@ class JobScheduler:
             parts: of the batch, what each table has.
             batch: the offsets that are written.
         """
-        delivery = self._delivery
+        delivery, cores = self._delivery, self._cores()
         messages = [part for part in parts if part.target.source == MESSAGES]
         rejected = 0
         if messages:
@@ -88,22 +91,22 @@ class JobScheduler:
                 # Order among all of the table's rows: no shuffle by key keeps it.
                 part = replace(part, refs=(part.together,))
             if steps and part.refs:
-                todo.append(lambda part=part, steps=steps: self._frame(framed, part, steps))  # type: ignore[misc]
+                todo.append(partial(self._frame, framed, part, steps, cores))
             elif not delivery.keyed and delivery.order == "none":
                 alone += [Item(part.target, refs) for refs in part.refs or ((),)]
             elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 whole.append(part)
             else:
-                todo.append(lambda part=part: self._frame(framed, part, ()))  # type: ignore[misc]
+                todo.append(partial(self._frame, framed, part, (), cores))
         # Every task decodes all of a table that it shares, and formats and writes its keys alone.
         limits = [max(1, len(part.refs)) for part in whole]
-        counts = hash_partition_counts([part.size_bytes for part in whole], limits, self._cores)
+        counts = hash_partition_counts([part.size_bytes for part in whole], limits, cores)
         for part, count in zip(whole, counts, strict=True):
             alone += [
                 Item(part.target, part.together, (partition, count)) for partition in range(count)
             ]
         if alone:
-            groups = spread(alone, self._cores)
+            groups = spread(alone, cores)
             todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
@@ -115,14 +118,16 @@ class JobScheduler:
         told = replace(work, formatter=self._delivery.messages, skipped=frozenset())
         return jobs.messages(self._spark, told, Item(part.target, part.together))
 
-    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
+    def _frame(
+        self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
+    ) -> list[Written]:
         return jobs.frame(
             self._spark,
             work,
             part.target,
             steps,
             part.refs,
-            tasks_at_once=self._cores,
+            tasks_at_once=cores,
             ordered_by_key=not self._delivery.keyed and self._delivery.order == "key",
         )
 

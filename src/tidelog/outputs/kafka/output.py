@@ -41,6 +41,7 @@ from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.executor_jobs import run_on_executors
+from tidelog.spark.sessions.cluster import is_local
 from tidelog.spark.transforms import steps_of, target_table
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class KafkaOutput(ExecutorOutput):
         self._tried_before = True
         master = spark.sparkContext.master or ""
         # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
-        self._stages_retry = not master.startswith("local") or master.startswith("local-cluster")
+        self._stages_retry = not is_local(master)
         self._administration = Administration(servers, self._settings)
         super().__init__(spark, log_path, state, delivery)
 
@@ -366,7 +367,7 @@ class KafkaOutput(ExecutorOutput):
             tables += [] if self.delivery.messages is None else [MESSAGES]
         elif not self._tried_before:
             return
-        count = max(self._cores, found.value["slots"] if found else 0)
+        count = max(self._cores(), found.value["slots"] if found else 0)
         names = [
             transactional_id(self.log.generation, self.name, str(table), number)
             for table in tables

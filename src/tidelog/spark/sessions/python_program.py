@@ -12,6 +12,8 @@ import sys
 import zlib
 from pathlib import Path
 
+from tidelog.spark.sessions.cluster import is_local
+
 _SCRIPT = """#!/bin/sh
 # Written by Tidelog: starts Python without PySpark's archives on its path. It is installed.
 set -f
@@ -37,10 +39,9 @@ def python_program(master: str) -> str:
     import pyspark
 
     installed = Path(pyspark.__file__).parent
-    local = master.startswith("local") and not master.startswith("local-cluster")
     home = os.environ.get("SPARK_HOME")
     own = installed.is_dir() and (home is None or Path(home) == installed)
-    if not (local and own):
+    if not (is_local(master) and own):
         return sys.executable
     try:
         return str(_script())

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidelog.spark.failures import start_failed
 from tidelog.spark.sessions.class_archive import ClassArchive
+from tidelog.spark.sessions.cluster import master_of
 from tidelog.spark.sessions.installed import check_spark_runs
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,
@@ -115,7 +117,8 @@ def spark_session(
             directory, so that no ``spark-warehouse`` appears where the command was run.
 
     Raises UsageError if Delta's jars can't be had or there are none for this Spark, there is no
-    Java or sessions are those of Spark Connect, MissingExtraError without pyspark.
+    Java, sessions are those of Spark Connect or Spark refuses a setting, MissingExtraError without
+    pyspark, HostBusyError if a cluster's master does not answer.
     """
     check_spark_runs("iceberg" if iceberg else "spark")
     from pyspark.sql import SparkSession
@@ -139,13 +142,12 @@ def spark_session(
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
     settings = _joined(settings, conf or {})
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    master = master_of(master)
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     _let_workers_import_us(master)
-    with _deaf_to_sigterm():
-        session = builder.getOrCreate()
+    session = _started(builder, master)
     archive.make()
     register(session)
     return session
@@ -160,6 +162,22 @@ def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, s
         ours = joined.get(name)
         joined[name] = _LISTS[name].join([ours, value]) if ours and name in _LISTS else value
     return joined
+
+
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    """Raises as `start_failed` has it; the next try starts from nothing."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+
+    try:
+        with _deaf_to_sigterm():
+            return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        failed = getattr(SparkContext, "_active_spark_context", None)
+        if failed is not None:
+            failed.stop()
+        raise start_failed(master, error) from error
 
 
 @contextmanager

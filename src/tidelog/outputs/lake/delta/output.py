@@ -97,7 +97,6 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             state=state,
         )
         self._root = path
-        self._cores = max(1, spark.sparkContext.defaultParallelism)
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._waiting = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix=f"{name}-store")
         self._written: list[DeltaTable] = []  # since small files were put together
@@ -242,9 +241,13 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         held = {each.name: each.type for each in files.layout.columns}
         if any(held.get(each.name) != each.type for each in target.columns):
             return None
-        return file_rows(files, target.columns.names, bounds, self._cores)
+        return file_rows(files, target.columns.names, bounds, self._cores())
 
     # ------------------------------------------------ Spark jobs
+
+    def _cores(self) -> int:
+        """So many tasks run at once, as of now: executors come and go."""
+        return max(1, self._spark.sparkContext.defaultParallelism)
 
     def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
         """Of each write, what its tasks made."""
@@ -253,7 +256,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             at: self._pool.submit(self._by_frame, writes[at]) for at, works in tasks if not works
         }
         items = [(at, work) for at, works in tasks for work in works]
-        groups = [items[n :: self._cores] for n in range(self._cores)]
+        cores = self._cores()
+        groups = [items[n::cores] for n in range(cores)]
         groups = [group for group in groups if group]
         works = [[work for _, work in group] for group in groups]
         done: dict[int, list[SettleResult]] = defaultdict(list)
@@ -364,7 +368,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if not dead:
             return []
         whole, paths = copy.files(), sorted(dead)
-        groups = [paths[n :: self._cores] for n in range(self._cores)]
+        cores = self._cores()
+        groups = [paths[n::cores] for n in range(cores)]
         works = [
             RewriteWork(
                 replace(whole, files=tuple(copy.state.files[path] for path in group)),

@@ -1,0 +1,50 @@
+"""Which master a session has, and whether a cluster gives it executors."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from tidelog.spark.failures import HostBusyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WITHIN_S: Final = 60.0
+_LOOK_S: Final = 0.2
+
+
+def master_of(configured: str | None) -> str:
+    """The Spark master of a session: as configured, else ``$SPARK_MASTER``, else this machine."""
+    return configured or os.environ.get("SPARK_MASTER") or "local[*]"
+
+
+def is_local(master: str) -> bool:
+    """Does the driver run the tasks, too?"""
+    return master.partition("[")[0] == "local"
+
+
+def await_executors(spark: SparkSession, within_s: float = _WITHIN_S) -> None:
+    """Returns once Spark has an executor. A job without any would wait, and nobody be told.
+
+    At once in local mode, and where Spark asks for executors when there is work.
+
+    Raises HostBusyError after ``within_s`` seconds.
+    """
+    context = spark.sparkContext
+    conf = context.getConf()
+    by_work = conf.get("spark.dynamicAllocation.enabled", "false")
+    if is_local(str(context.master)) or str(by_work).lower() == "true":
+        return
+    scheduler = context._jsc.sc()
+    deadline = time.monotonic() + within_s
+    while int(scheduler.getExecutorMemoryStatus().size()) < 2:  # the driver counts as one
+        if time.monotonic() >= deadline:
+            raise HostBusyError(
+                f"Spark's master {context.master} has given no executor for {within_s:.0f} s: see "
+                "that workers run, that they have cores and memory left (another application keeps "
+                "what it got, up to spark.cores.max), and that they reach the driver at "
+                f"{conf.get('spark.driver.host')} (spark.driver.host; docs/how-to/cluster.md)"
+            )
+        time.sleep(_LOOK_S)

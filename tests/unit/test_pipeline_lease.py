@@ -284,7 +284,7 @@ class Noting(Writer):
 @pytest.mark.parametrize(
     ("at", "did"),
     [
-        ("before", ["close"]),
+        ("before", []),
         ("open", ["open", "close"]),
         ("write", ["open", "write", "close"]),
         ("write 2", ["open", "write", "write", "close"]),

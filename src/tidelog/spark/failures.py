@@ -105,11 +105,7 @@ def known_failure(error: BaseException) -> errors.TidelogError | None:
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
     if _STOPPED.search(_whole_text(error)):
-        return SparkGoneError(
-            "Spark's application has ended. A cluster's master removes one whose executors end "
-            "again and again, as where they can't reach the driver (spark.driver.host) or have no "
-            "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
-        )
+        return application_ended()
     # Of an output that failed, it may be the cause.
     return _process_failure(_whole_text(error)) or ours or jvm_failure(error)
 
@@ -230,6 +226,15 @@ def spark_gone() -> SparkGoneError:
     """The error of a call that no JVM answers."""
     return SparkGoneError(
         "the JVM of Spark was killed or ended by itself: look whether the host lacks memory"
+    )
+
+
+def application_ended() -> SparkGoneError:
+    """The error of a session whose application is no more."""
+    return SparkGoneError(
+        "Spark's application has ended. A cluster's master removes one whose executors end "
+        "again and again, as where they can't reach the driver (spark.driver.host) or have no "
+        "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
     )
 
 

@@ -23,7 +23,12 @@ from tidelog.spark.sessions.cluster import await_executors
 said = []
 spark = spark_session(sys.argv[1], delta=False)
 try:
-    await_executors(spark, 0.5)
+    await_executors(spark, within_s=0.5)
+except TidelogError as error:
+    said.append([type(error).__name__, str(error)])
+spark.sparkContext._jsc.sc().stop()  # as the JVM does, once its master has removed it
+try:
+    await_executors(spark, within_s=0.5)
 except TidelogError as error:
     said.append([type(error).__name__, str(error)])
 spark.stop()
@@ -31,7 +36,7 @@ try:
     spark_session(sys.argv[1], conf={"spark.network.timeout": "often"}, delta=False)
 except TidelogError as error:
     said.append([type(error).__name__, str(error)])
-await_executors(spark_session("local[1]", delta=False), 0.0)
+await_executors(spark_session("local[1]", delta=False), within_s=0.0)
 print(json.dumps(said))
 """
 
@@ -61,7 +66,8 @@ def test_a_setting_that_spark_refuses_and_a_cluster_without_workers_are_told(mas
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, master], stdout=subprocess.PIPE, text=True, check=True
     )
-    alone, refused = json.loads(done.stdout.splitlines()[-1])
+    alone, removed, refused = json.loads(done.stdout.splitlines()[-1])
+    assert removed[0] == "SparkGoneError"
     assert refused[0] == "UsageError"
     assert "spark.network.timeout" in refused[1]
     assert "see pipeline.conf" in refused[1]

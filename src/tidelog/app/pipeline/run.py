@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def session(config: Config) -> SparkSession:
+def session(config: Config, stop: threading.Event | None = None) -> SparkSession:
     """The Spark session that the configuration asks for, with an executor at least; the running one
-    if there is one. Raises as `spark_session` and `await_executors` do.
+    if there is one. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
     """
     from tidelog.spark.sessions.cluster import await_executors
     from tidelog.spark.sessions.session import spark_session
@@ -46,7 +46,7 @@ def session(config: Config) -> SparkSession:
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
     spark = spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
-    await_executors(spark)
+    await_executors(spark, stop)
     return spark
 
 
@@ -55,7 +55,7 @@ class _Spark:
     but not on a cluster, where it would take cores from the leader.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, stop: threading.Event) -> None:
         from pyspark.sql import SparkSession
 
         from tidelog.spark.sessions.cluster import is_local, master_of
@@ -63,13 +63,14 @@ class _Spark:
         self.ours = SparkSession.getActiveSession() is None
         """Does nobody else run jobs there?"""
         self._config = config
+        self._stop = stop
         self._session: SparkSession | None = None
         if is_local(master_of(config.pipeline.master)):
             self.session()
 
     def session(self) -> SparkSession:
         if self._session is None:
-            self._session = session(self._config)
+            self._session = session(self._config, self._stop)
         return self._session
 
     def check(self) -> None:
@@ -140,7 +141,7 @@ def pipeline(
                 return
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-        spark = _Spark(config)
+        spark = _Spark(config, stop_event)
         from tidelog.app.pipeline.leading import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:

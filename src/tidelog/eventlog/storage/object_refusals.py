@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import Final
 
 from tidelog.errors import AccessRefusedError, StorageError
@@ -17,6 +18,10 @@ _ELSEWHERE: Final = re.compile(r"[Rr]edirect without LOCATION")
 """S3 of a bucket in another region: unlike Amazon's own clients, ours does not look for it."""
 
 
+_NO_CREDENTIALS: Final = re.compile(r"https?://(?:169\.254\.169\.254|metadata\.google)")
+"""Where an instance's role is asked for, last of all."""
+
+
 def storage_error(what: str, error: BaseException) -> StorageError:
     """``what``: could not be done."""
     reason = reason_of(error)
@@ -29,6 +34,13 @@ def storage_error(what: str, error: BaseException) -> StorageError:
         return AccessRefusedError(
             f"{what}: {reason}. The bucket is in another region: name it, as `region` in "
             "`storage_options` or by AWS_REGION."
+        )
+    if _NO_CREDENTIALS.search(reason):
+        return StorageError(
+            f"{what}: neither the configuration nor the environment of host {socket.gethostname()} "
+            f"has credentials for it, and no role of the host's answers: {reason}. Spark's "
+            "executors have an environment of their own: give `storage_options`, which go to them, "
+            "or a role (docs/how-to/log-on-an-object-store.md#credentials)."
         )
     if _NOT_LET_IN.search(reason):
         return AccessRefusedError(

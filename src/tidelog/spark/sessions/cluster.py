@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tidelog.spark.failures import HostBusyError
+from tidelog.spark.failures import HostBusyError, application_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +26,15 @@ def is_local(master: str) -> bool:
     return master.partition("[")[0] == "local"
 
 
-def await_executors(spark: SparkSession, within_s: float = _WITHIN_S) -> None:
+def await_executors(
+    spark: SparkSession, stop: threading.Event | None = None, within_s: float = _WITHIN_S
+) -> None:
     """Returns once Spark has an executor. A job without any would wait, and nobody be told.
 
     At once in local mode, and where Spark asks for executors when there is work.
 
-    Raises HostBusyError after ``within_s`` seconds.
+    Raises HostBusyError after ``within_s`` seconds or once ``stop`` is set, SparkGoneError if the
+    application has ended.
     """
     context = spark.sparkContext
     conf = context.getConf()
@@ -38,13 +42,17 @@ def await_executors(spark: SparkSession, within_s: float = _WITHIN_S) -> None:
     if is_local(str(context.master)) or str(by_work).lower() == "true":
         return
     scheduler = context._jsc.sc()
+    stop = stop or threading.Event()
     deadline = time.monotonic() + within_s
-    while int(scheduler.getExecutorMemoryStatus().size()) < 2:  # the driver counts as one
-        if time.monotonic() >= deadline:
+    while True:
+        if scheduler.isStopped():
+            raise application_ended()
+        if int(scheduler.getExecutorMemoryStatus().size()) > 1:  # the driver counts as one
+            return
+        if stop.wait(_LOOK_S) or time.monotonic() >= deadline:
             raise HostBusyError(
                 f"Spark's master {context.master} has given no executor for {within_s:.0f} s: see "
                 "that workers run, that they have cores and memory left (another application keeps "
                 "what it got, up to spark.cores.max), and that they reach the driver at "
                 f"{conf.get('spark.driver.host')} (spark.driver.host; docs/how-to/cluster.md)"
             )
-        time.sleep(_LOOK_S)

@@ -139,9 +139,9 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     rows = 0
     rejections: list[Rejection] = []
     writer = work.writer
+    failpoints.hit("output.task.open")
+    task.check_lease()  # before it opens: that may end what another driver's task has begun
     try:
-        failpoints.hit("output.task.open")
-        task.check_lease()  # before it opens: that may end what another driver's task has begun
         writer.open(task)
         for table, every in batches:
             batch = _wanted(work, table, every)

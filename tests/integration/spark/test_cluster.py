@@ -160,8 +160,11 @@ def cluster(s3: S3Server, postgres: PostgresServer, tmp_path: Path) -> Iterator[
         for name, host in made.items():
             address = f"http://{network.address_of('s3')}:{at}"
             host.environment |= {
-                "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"
-            }  # fmt: skip
+                "AWS_ENDPOINT_URL": address,
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_REGION": "us-east-1",
+                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # eight of them start, for a minute
+            }
             if name in ("capture", "driver"):
                 host.environment |= {
                     "PGPASSWORD": "not-asked-for",

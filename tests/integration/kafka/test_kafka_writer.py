@@ -250,6 +250,7 @@ def test_a_compacted_topic_wants_order(
 ) -> None:
     monkeypatch.setattr(executing, "register", lambda spark: None)
     spark = MagicMock()
+    spark.newSession.return_value = spark
     spark.sparkContext.master, spark.sparkContext.defaultParallelism = "local[2]", 2
     topic = f"{tmp_path.name}-{{name}}"
     flat, letters = formatter("flat", topic=topic), JsonDeadLetters(str(tmp_path / "letters"))
@@ -270,6 +271,7 @@ def test_a_compacted_topic_wants_order(
 
 def test_a_setting_that_is_none_is_refused_without_its_value(tmp_path: Path) -> None:
     spark = MagicMock()
+    spark.newSession.return_value = spark
     spark.sparkContext.master, spark.sparkContext.defaultParallelism = "local[2]", 2
     delivery = Delivery("out", keyed=False, formatter=formatter("flat", topic="t"))
     state, log = SqliteState(f"sqlite:///{tmp_path / 'state.db'}"), BuiltLog(tmp_path / "log")

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tidelog.spark.failures import HostBusyError, application_ended
+from tidelog.spark.errors import HostBusyError, application_ended_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ def is_local(master: str) -> bool:
 def await_executors(
     spark: SparkSession, stop: threading.Event | None = None, within_s: float = _WITHIN_S
 ) -> None:
-    """Returns once Spark has an executor. A job without any would wait, and nobody be told.
+    """Returns once Spark has an executor. A job without any would wait, and report nothing.
 
     At once in local mode, and where Spark asks for executors when there is work.
 
@@ -46,7 +46,7 @@ def await_executors(
     deadline = time.monotonic() + within_s
     while True:
         if scheduler.isStopped():
-            raise application_ended()
+            raise application_ended_error()
         if int(scheduler.getExecutorMemoryStatus().size()) > 1:  # the driver counts as one
             return
         if stop.wait(_LOOK_S) or time.monotonic() >= deadline:

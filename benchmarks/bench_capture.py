@@ -159,11 +159,13 @@ def recvlogical(here: Bench, slot: str, end: str) -> tuple[float, float]:
 
 
 @contextmanager
-def single_row_workload(here: Bench, per_second: int, seconds: int) -> Iterator[None]:
-    """pgbench committing single-row updates and inserts at a fixed rate."""
+def single_row_workload(
+    here: Bench, per_second: int, seconds: int, keys: int = 100_000
+) -> Iterator[None]:
+    """pgbench committing updates of single rows, of keys up to ``keys``, at a fixed rate."""
     script = here.directory / "workload.sql"
     script.write_text(
-        "\\set id random(1, 100000)\n"
+        f"\\set id random(1, {keys})\n"
         "UPDATE orders SET amount = amount + 1, updated = now() WHERE id = :id;\n"
     )
     process = subprocess.Popen(

@@ -1,9 +1,12 @@
 """Commit in PostgreSQL → visible in an output, at a fixed rate of single-row transactions.
 
-``delta``   a table of 200 k rows in Delta
+``delta``   a table of --rows rows in Delta
 ``files``   an append-only output: Parquet files
 
-    python -m benchmarks.bench_latency [delta files] [--rate 1000] [--seconds 60] [--warm 180]
+    python -m benchmarks.bench_latency [delta files] [--rows 200000] [--rate 1000] [--seconds 60]
+        [--warm 180 ...]
+
+Several times for --warm: what is seen after each of them.
 
 `tidelog run` as it is shipped, capture and pipeline in one process. What is measured is read from
 what it left: the server's time of each commit stands in the event log, and the time at which an
@@ -17,7 +20,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +32,6 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 
-KEYS = 100_000  # of the workload's updates; the table has twice as many
 Visible = list[tuple[int, float]]  # the offset up to which, and when (seconds)
 
 
@@ -54,7 +56,7 @@ def visible_in_files(root: Path) -> Visible:
 
 OUTPUTS: dict[str, tuple[str, str, Callable[[Path], Visible], str]] = {
     "delta": (
-        "in Delta (200 k rows)", "kind: delta", visible_in_delta, "p50 ≤ 1 s, p99 ≤ 2 s",
+        "in Delta", "kind: delta", visible_in_delta, "p50 ≤ 1 s, p99 ≤ 2 s",
     ),
     "files": (
         "appended to Parquet files", "kind: files", visible_in_files, "p50 ≤ 1.5 s",
@@ -80,10 +82,10 @@ def latencies_s(log: EventLog, visible: Visible, since: float, until: float) -> 
     return np.concatenate(parts)
 
 
-def measure(kind: str, rate: int, seconds: int, warm_s: int) -> list[Row]:
+def measure(kind: str, rows: int, rate: int, seconds: int, warms_s: Sequence[int]) -> list[Row]:
     what, output, visible, goal = OUTPUTS[kind]
     with bench("initial") as here:
-        here.fill(2 * KEYS, 50_000)
+        here.fill(rows, 50_000)
         root = here.directory / "copies"
         with here.config_file.open("a") as config:
             config.write(
@@ -93,26 +95,34 @@ def measure(kind: str, rate: int, seconds: int, warm_s: int) -> list[Row]:
         with running(here):
             wait_for(lambda: EventLog.exists(str(here.config.log.path)))
             log = EventLog.open(str(here.config.log.path))
-            wait_for(lambda: bool(v := visible(root)) and v[-1][0] >= 2 * KEYS)
-            with single_row_workload(here, rate, warm_s + seconds + 60):
-                time.sleep(warm_s)
-                since = time.time()
-                time.sleep(seconds)
-                until = time.time()
+            wait_for(lambda: bool(v := visible(root)) and v[-1][0] >= rows)
+            spans = []
+            with single_row_workload(here, rate, max(warms_s) + seconds + 60, rows):
+                start = time.time()
+                for warm_s in warms_s:
+                    time.sleep(max(0, start + warm_s - time.time()))
+                    since = time.time()
+                    time.sleep(seconds)
+                    spans.append((since, time.time()))
             end = log.latest_offset()
             wait_for(lambda: visible(root)[-1][0] >= end)
-        found = latencies_s(log, visible(root), since, until)
-        batches = sum(since <= at < until for _, at in visible(root))
+        delivered = visible(root)
+        return [_row(f"{what}, {rows:,} rows", log, delivered, *span, goal) for span in spans]
+
+
+def _row(what: str, log: EventLog, visible: Visible, since: float, until: float, goal: str) -> Row:
+    found = latencies_s(log, visible, since, until)
+    before = sum(at < since for _, at in visible)
+    batches = sum(since <= at < until for _, at in visible)
     p50, p99, most = np.percentile(found, [50, 99, 100])
-    return [
-        Row(
-            f"commit → {what}, {len(found) / seconds:,.0f} transactions/s",
-            f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s",
-            f"{seconds / max(1, batches):.1f} s a batch",
-            "",
-            goal,
-        )
-    ]
+    per_second = len(found) / (until - since)
+    return Row(
+        f"commit → {what}, {per_second:,.0f} transactions/s, after {before:,} batches",
+        f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s",
+        f"{(until - since) / max(1, batches):.1f} s a batch",
+        "",
+        goal,
+    )
 
 
 @contextmanager
@@ -132,7 +142,7 @@ def running(here: Bench) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(60)
 
 
-def wait_for(what: Callable[[], object], timeout_s: float = 180) -> None:
+def wait_for(what: Callable[[], object], timeout_s: float = 600) -> None:
     deadline = time.monotonic() + timeout_s
     while not what():
         if time.monotonic() > deadline:
@@ -145,13 +155,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(OUTPUTS))
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=60)
-    # Batches take half as long once the JVM has compiled Spark and Delta.
-    parser.add_argument("--warm", type=int, default=180)
+    parser.add_argument("--rows", type=int, default=200_000)
+    # Batches take half as long once the JVM has compiled Spark.
+    parser.add_argument("--warm", type=int, nargs="+", default=[180])
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
-    seconds, warm_s = (5, 10) if given.quick else (given.seconds, given.warm)
+    seconds, warms_s = (5, [10]) if given.quick else (given.seconds, sorted(given.warm))
     for part in given.parts:
-        show(measure(part, given.rate, seconds, warm_s))
+        show(measure(part, given.rows, given.rate, seconds, warms_s))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ from tidelog.ports import OutputBatch, TableRange
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
+from tidelog.spark.delivery.run import run_pipeline
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries.run import run_pipeline
 
 FLOOR = "postgres"
 

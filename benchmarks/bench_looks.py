@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
 from tidelog.capture.session import LOOK_SHARE, look_pause
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import Published

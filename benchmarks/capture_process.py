@@ -91,9 +91,9 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
 
 
 def make_metrics_eager() -> None:
-    from tidelog.app.metrics import otlp, reading
+    from tidelog.app.metrics import otlp, reader
 
-    reading.STATUS_EVERY_S = reading.LOG_EVERY_S = 0.0  # type: ignore[misc]
+    reader.STATUS_EVERY_S = reader.LOG_EVERY_S = 0.0  # type: ignore[misc]
     start = otlp.OtlpPush.start
 
     def at_once(self: otlp.OtlpPush) -> None:

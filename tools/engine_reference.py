@@ -22,7 +22,7 @@ from tidelog import (
     StoredOffset,
 )
 from tidelog.engine.event_batches import EventBatch
-from tidelog.engine.states import NEXT
+from tidelog.engine.state_machine import NEXT
 from tidelog.testing import TestingEngine
 
 HEAD = """\

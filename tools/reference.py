@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.app.metrics.table import LEADING, METRICS
-from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
-from tidelog.capture.transitions import Transitions
-from tidelog.capture.windows.states import WINDOWS
+from tidelog.app.metrics.definitions import LEADING, METRICS
+from tidelog.capture.dumps.state_machine import CHUNKS, DUMPS, TABLE_RUNS, TABLES
+from tidelog.capture.state_machine import Transitions
+from tidelog.capture.windows.state_machine import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka

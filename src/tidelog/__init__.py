@@ -84,14 +84,14 @@ if TYPE_CHECKING:
     from tidelog.app.async_engine.engine import AsyncEngine
     from tidelog.app.async_engine.event_stream import EventStream
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
-    from tidelog.app.capture.group import CaptureGroup
-    from tidelog.app.capture.group import CaptureGroup as Engine
+    from tidelog.app.capture.multi_capture import CaptureGroup
+    from tidelog.app.capture.multi_capture import CaptureGroup as Engine
     from tidelog.app.capture.run import Capture
-    from tidelog.app.client import status
     from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.keys import missing_keys
     from tidelog.app.dumps.repair import repair
     from tidelog.app.pipeline.run import pipeline as run_pipeline
+    from tidelog.app.remote_control import status
     from tidelog.app.verify.compare import verify as verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
         RecordService,
         Serializer,
     )
-    from tidelog.engine.states import EngineState
+    from tidelog.engine.state_machine import EngineState
     from tidelog.errors import TidelogError
     from tidelog.outputs.base.executors.writer import Writer
     from tidelog.outputs.registry import ExecutorSection, OutputSection
@@ -150,13 +150,13 @@ else:
     _LAZY = {
         "AsyncEngine": ("tidelog.app.async_engine.engine", "AsyncEngine"),
         "Capture": ("tidelog.app.capture.run", "Capture"),
-        "CaptureGroup": ("tidelog.app.capture.group", "CaptureGroup"),
+        "CaptureGroup": ("tidelog.app.capture.multi_capture", "CaptureGroup"),
         "Committer": ("tidelog.engine.ports", "Committer"),
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
-        "Engine": ("tidelog.app.capture.group", "CaptureGroup"),  # its former name
-        "EngineState": ("tidelog.engine.states", "EngineState"),
+        "Engine": ("tidelog.app.capture.multi_capture", "CaptureGroup"),  # its former name
+        "EngineState": ("tidelog.engine.state_machine", "EngineState"),
         "Event": ("tidelog.engine.events", "Event"),
         "Events": ("tidelog.engine.events", "Events"),
         "ExecuteSnapshot": ("tidelog.control.commands", "ExecuteSnapshot"),
@@ -207,7 +207,7 @@ else:
         "repair": ("tidelog.app.dumps.repair", "repair"),
         "run_pipeline": ("tidelog.app.pipeline.run", "pipeline"),
         "spark_session": ("tidelog.spark.sessions.session", "spark_session"),
-        "status": ("tidelog.app.client", "status"),
+        "status": ("tidelog.app.remote_control", "status"),
         "verify_outputs": ("tidelog.app.verify.compare", "verify"),
         "wait_finalized": ("tidelog.app.dumps.finalize", "wait_finalized"),
     }

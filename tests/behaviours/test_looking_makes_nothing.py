@@ -11,8 +11,8 @@ from tests.support.state_stores import STORES
 
 from tidelog import cli
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state, state_exists
+from tidelog.state.read_only import LookedAt
 
 NEVER = "No capture has begun here"
 COMMANDS = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.capture import known_log
+from tidelog.app.capture import log_handle
 from tidelog.app.capture import run as capture_run
 from tidelog.capture import leadership
 from tidelog.capture.catalogue import capture_scope
@@ -92,7 +92,7 @@ def epoch_not_raised(patch: Patch) -> None:
         return found
 
     patch.setattr(lease.LeaseElection, "_look", looking)
-    patch.setattr(known_log.KnownLog, "newest_epoch", lambda self: 0)
+    patch.setattr(log_handle.KnownLog, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

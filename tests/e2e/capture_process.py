@@ -31,7 +31,7 @@ from tests.support import namespaces
 from tidelog import app
 from tidelog.capture import session
 from tidelog.cli import main
-from tidelog.state.beside_log import LogBackend
+from tidelog.state.log_store import LogBackend
 from tidelog.system import failpoints, processes
 
 session.STATUS_EVERY_S = 0.2

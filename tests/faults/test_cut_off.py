@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.faults.two_captures import DATABASE, LOG, STATE, TwoCaptures
 
-from tidelog.system.reach import ANSWER_S, ASK_AFTER_S
+from tidelog.system.peer_check import ANSWER_S, ASK_AFTER_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROWS, CHUNK_ROWS = 900, 25

@@ -20,8 +20,8 @@ from tests.integration.windows.live import (
 
 from tidelog import app
 from tidelog.capture.dumps.state import TableRun
-from tidelog.capture.dumps.states import CHUNKS, ChunkInput, ChunkStatus
-from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.dumps.state_machine import CHUNKS, ChunkInput, ChunkStatus
+from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import LeaseLostError, StateError, StorageError

@@ -11,8 +11,8 @@ import pytest
 from tests.integration.windows.live import Key, Live, at, ten_rows, times_dumped
 
 from tidelog import app
-from tidelog.capture.dumps.chunk_queue import Task
-from tidelog.capture.dumps.worker import ChunkReaders
+from tidelog.capture.dumps.chunk_planner import Task
+from tidelog.capture.dumps.chunk_task import ChunkReaders
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.ports import ChunkRequest, ChunkRows

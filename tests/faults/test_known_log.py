@@ -14,7 +14,7 @@ from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.capture.known_log import WATCH_EVERY_S, KnownLog
+from tidelog.app.capture.log_handle import WATCH_EVERY_S, KnownLog
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter

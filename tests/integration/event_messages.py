@@ -14,7 +14,7 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base import other_keys
+from tidelog.outputs.base import key_changes
 from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import Formatter, TargetTable
@@ -68,7 +68,7 @@ def messages(config: Config, formatter: Formatter | None = None, name: str = "t"
 def sent(config: Config, formatter: Formatter, name: str = "t") -> list[dict[str, Any]]:
     """The messages about a table as a Kafka output sends them: key, value, headers."""
     target, batches = events(config, name)
-    batches = [other_keys.told(batch, target.key) for batch in batches]
+    batches = [key_changes.told(batch, target.key) for batch in batches]
     return [m for batch in batches for m in formatter.format(target, batch).to_pylist()]
 
 

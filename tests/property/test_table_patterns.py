@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 import tidelog
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
-from tidelog.control.table_choice import TableChoice
+from tidelog.control.table_selection import TableChoice
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import TablePattern

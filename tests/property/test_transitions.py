@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.capture.dumps.chunk_queue import Task
+from tidelog.capture.dumps.chunk_planner import Task
 from tidelog.capture.dumps.state import DumpState, TableProgress, TableRun
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     CHUNKS,
     DUMPS,
     TABLE_RUNS,
@@ -20,8 +20,8 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableRunInput,
 )
-from tidelog.capture.transitions import Transitions
-from tidelog.capture.windows.states import WINDOWS, WindowInput
+from tidelog.capture.state_machine import Transitions
+from tidelog.capture.windows.state_machine import WINDOWS, WindowInput
 from tidelog.capture.windows.windows import Window
 from tidelog.errors import TransitionError
 from tidelog.model.schema import TableName

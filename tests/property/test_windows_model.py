@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import pgoutput_messages as messages
 
-from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.windows.state_machine import VoidReason
 from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows
 from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of

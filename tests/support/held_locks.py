@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.refetch import RefetchQueue
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.dumps.missing_rows import RefetchQueue
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.state_retry import PatientState
 
 
 @contextmanager

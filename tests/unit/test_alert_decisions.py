@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog.app.alerts.decisions import Ledger, News
-from tidelog.app.alerts.sending import LINES, message_of
+from tidelog.app.alerts.rules import Ledger, News
+from tidelog.app.alerts.sender import LINES, message_of
 from tidelog.app.overview.document import Problem, Severity
 
 

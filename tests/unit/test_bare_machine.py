@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark.sessions.installed import check_java
+from tidelog.spark.sessions.installation import check_java
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}

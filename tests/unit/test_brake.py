@@ -10,12 +10,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.metrics.reading import Readings
+from tidelog.app.metrics.reader import Readings
 from tidelog.app.metrics.routes import Health
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
-from tidelog.control.channels import brake as brakes
-from tidelog.control.channels.brake import MOST_FAILURES, MOST_OF_ALL, Brake
+from tidelog.control.channels import rate_limit as brakes
+from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, Brake
 from tidelog.control.channels.rest import Leadership, application
 
 TOKEN = "the-right-token"

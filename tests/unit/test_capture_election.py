@@ -11,7 +11,7 @@ from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.app import elections
 from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
-from tidelog.app.roster import GONE_MS, PREFIX, Roster, failing, standbys
+from tidelog.app.instances import GONE_MS, PREFIX, Roster, failing, standbys
 from tidelog.app.schema_versions import _no_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config

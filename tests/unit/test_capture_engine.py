@@ -12,7 +12,7 @@ from tests.support.engines import until
 
 from tidelog.capture.buffer import OutputBuffer
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.steering.log_pause import LogPause
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.windows.windows import Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError

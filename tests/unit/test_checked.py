@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.app import checked
-from tidelog.app.checked import note_check, summary
+from tidelog.app import last_check
+from tidelog.app.last_check import note_check, summary
 from tidelog.app.web import checks
 from tidelog.app.web.checks import Checks
 from tidelog.config import Config, parse_config
@@ -39,7 +39,7 @@ state: {url: 'sqlite:///state.db'}
 def kept(config: Config) -> dict[str, Any] | None:
     state = open_state(config.state.place)
     try:
-        return checked.noted(state)
+        return last_check.noted(state)
     finally:
         state.close()
 
@@ -49,12 +49,12 @@ def test_the_worst_findings_are_kept_and_counted() -> None:
     found = summary(many)
     assert found["counts"] == {"error": 1, "warning": 1, "ok": 500}
     assert [each["level"] for each in found["findings"][:3]] == ["error", "warning", "ok"]
-    assert len(found["findings"]) == checked.FINDINGS
-    assert len(found["findings"][1]["message"]) == checked.TEXT
+    assert len(found["findings"]) == last_check.FINDINGS
+    assert len(found["findings"][1]["message"]) == last_check.TEXT
 
 
 def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None:
-    far = "x" * (checked.TEXT - 30)  # the cut comes after the password's beginning
+    far = "x" * (last_check.TEXT - 30)  # the cut comes after the password's beginning
     message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
     fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
     kept(config)  # which makes the store
@@ -72,7 +72,7 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
         os.chown(place, 65534, 65534)
     with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
         note_check(config, [finding("ok")])
-        assert checked.noted(state) is not None
+        assert last_check.noted(state) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
         assert len(list(tmp_path.iterdir())) > 1
     assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -87,7 +87,7 @@ def test_a_store_that_is_not_theirs_to_look_at_fails_no_check(
     def refuse(_place: object) -> bool:
         raise error
 
-    monkeypatch.setattr(checked, "state_exists", refuse)
+    monkeypatch.setattr(last_check, "state_exists", refuse)
     monkeypatch.setattr(threading, "excepthook", told.append)
     note_check(config, [finding("ok")])
     assert told == []

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.facts import verify_facts
 from tidelog.cli.live.facts import drawn_facts, live_facts
 from tidelog.cli.log_format import JsonLines, OneLine
-from tidelog.system.fetching import Fetching
+from tidelog.cli.verify_progress import verify_facts
+from tidelog.system.download_progress import Fetching
 
 DOCUMENT = {
     "leader": "host-1",

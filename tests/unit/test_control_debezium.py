@@ -25,7 +25,7 @@ from tidelog.control.debezium import (
     parse,
     parse_line,
 )
-from tidelog.control.table_choice import TableChoice
+from tidelog.control.table_selection import TableChoice
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState
-from tidelog.capture.dumps.states import DumpInput, TableInput
+from tidelog.capture.dumps.state_machine import DumpInput, TableInput
+from tidelog.capture.limits.dump_gate import DumpGate
 from tidelog.capture.notifications import Notification
 from tidelog.capture.start_dumps import INITIAL_DUMP, AtStart, StartDumps
-from tidelog.capture.steering.gate import DumpGate
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.schema import TableName
 from tidelog.state.sqlite import SqliteState

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta.history import DeltaCommit, Standing, note, standing
+from tidelog.outputs.lake.delta.restore_check import DeltaCommit, Standing, note, standing
 
 APP = "tidelog/g/delta"
 

@@ -14,7 +14,7 @@ from tests.support.demo_documents import ENDED, KILLED, REPORT, RUNNING
 from tidelog.cli.live.demo import shown_story, story_screen
 from tidelog.demo.row_counts import DeltaRows
 from tidelog.demo.story import Story
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Fetching
 
 
 def screen(document: dict[str, Any], *, report: dict[str, Any] | None = None) -> list[str]:

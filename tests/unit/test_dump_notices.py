@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog.capture.dumps.notices import NAMED_TABLES, DumpNotices
+from tidelog.capture.dumps.dump_notifications import NAMED_TABLES, DumpNotices
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import TableInput
+from tidelog.capture.dumps.state_machine import TableInput
 from tidelog.capture.notifications import Notification
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     CHUNKS,
     DUMPS,
     FINISHED,
@@ -22,8 +22,8 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableStatus,
 )
-from tidelog.capture.transitions import Row, Transitions
-from tidelog.capture.windows.states import WINDOWS, WindowStatus
+from tidelog.capture.state_machine import Row, Transitions
+from tidelog.capture.windows.state_machine import WINDOWS, WindowStatus
 from tidelog.errors import TransitionError
 from tidelog.state.sqlite import SqliteState
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps import store as store_module
-from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
-from tidelog.capture.dumps.states import TableStatus
+from tidelog.capture.dumps.state_machine import TableStatus
 from tidelog.capture.dumps.store import DumpStore, HeldLog
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions

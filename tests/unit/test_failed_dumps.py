@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import TableStatus
+from tidelog.capture.dumps.state_machine import TableStatus
 from tidelog.capture.failed_dumps import FIRST_MS, LAST_MS, REST, Again, to_repeat
 
 FAILED, DONE = TableStatus.FAILED, TableStatus.DONE

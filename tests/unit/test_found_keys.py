@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.capture.windows import windows as windows_module
 from tidelog.capture.windows.windows import Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
-from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.model.records import Kind, LogBatch, ranges_of
 
 XID = 735

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.instances import Roster
 from tidelog.app.overview.reader import StatusReader
-from tidelog.app.roster import Roster
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document
-from tidelog.state.glance import Glance
-from tidelog.state.measured import MeasuredState
+from tidelog.state.metered import MeasuredState
 from tidelog.state.opening import open_state
+from tidelog.state.read_cache import Glance
 
 
 def test_each_is_read_once_and_what_the_list_lacks_is_not_asked_for(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tidelog.app.metrics import routes as metrics
 from tidelog.control.channels import rest
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 
 def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:

@@ -16,16 +16,16 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.destinations import destinations
-from tidelog.app.pipeline.idle import checked_with, note_delivered
+from tidelog.app.pipeline.idle_check import checked_with, note_delivered
 from tidelog.app.pipeline.run import pipeline
-from tidelog.capture.steering.pauses import PIPELINE_KEYS, pause
+from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, Stopped
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.files.attempts import Attempt, StagedFile
 from tidelog.outputs.files.commits import Commits
+from tidelog.outputs.files.staged_files import Attempt, StagedFile
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.steering.danger import EASED, DangerKind, Kept, danger_of
-from tidelog.capture.steering.gate import DumpGate, Holds
-from tidelog.capture.steering.guard import STOP_AFTER_S, LogGuard, WhenLogInDanger
+from tidelog.capture.limits.dump_gate import DumpGate, Holds
+from tidelog.capture.limits.log_guard import STOP_AFTER_S, LogGuard, WhenLogInDanger
+from tidelog.capture.limits.log_retention import EASED, DangerKind, Kept, danger_of
 from tidelog.errors import LogInDangerError
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidelog.state.looks import MOST, RENEWALS, LeaseLooks
+from tidelog.state.lease_polling import MOST, RENEWALS, LeaseLooks
 
 TTL_S = 30.0
 PERIODS = 100

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import Document, StateStore
-from tidelog.state.measured import MeasuredState
+from tidelog.state.metered import MeasuredState
 from tidelog.state.opening import open_state
 
 

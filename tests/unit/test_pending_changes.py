@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.support.held_locks import asked_under_locks
 
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.patient_state import PatientState
-from tidelog.capture.pending_changes import PendingChanges
+from tidelog.capture.deferred_writes import PendingChanges
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.state_retry import PatientState
 from tidelog.errors import StateError
 from tidelog.state.sqlite import SqliteState
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.client import status
 from tidelog.app.elections import (
     LedElsewhereError,
     PipelineElection,
@@ -25,8 +24,9 @@ from tidelog.app.elections import (
     leave_to,
     pipeline_lease,
 )
+from tidelog.app.instances import PIPELINE_PREFIX, Roster, of_pipeline, standbys
 from tidelog.app.overview import overview
-from tidelog.app.roster import PIPELINE_PREFIX, Roster, of_pipeline, standbys
+from tidelog.app.remote_control import status
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config
 from tidelog.errors import LeaseLostError, UsageError

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.support.engines import until
 
-from tidelog.system import reach
-from tidelog.system.reach import Reach, peer_of
+from tidelog.system import peer_check
+from tidelog.system.peer_check import Reach, peer_of
 
 SILENT_S = 1.0
 
@@ -19,7 +19,7 @@ SILENT_S = 1.0
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
-        monkeypatch.setattr(reach, name, 0.2)
+        monkeypatch.setattr(peer_check, name, 0.2)
 
 
 @pytest.fixture

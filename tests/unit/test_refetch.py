@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.dumps import refetch
-from tidelog.capture.dumps.refetch import PIECE_KEYS, REFETCH_KEY, RefetchQueue, Taken
+from tidelog.capture.dumps import missing_rows
+from tidelog.capture.dumps.missing_rows import PIECE_KEYS, REFETCH_KEY, RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -192,7 +192,7 @@ def test_tables_take_turns(wanted: RefetchQueue) -> None:
 def test_a_key_put_aside_is_tried_alone_and_later(
     wanted: RefetchQueue, state: CountingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refetch.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(missing_rows.time, "monotonic", lambda: 100.0)
     wanted.add(T, encoded(0, 3))
     taken = take(wanted)
     for key in taken.keys[:2]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
 from tidelog.capture.notifications import Notification
 from tidelog.errors import NameRefusedError
 from tidelog.model.schema import TableName

@@ -14,7 +14,7 @@ from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.storage import opening
 from tidelog.eventlog.storage.local import LocalStorage
-from tidelog.spark.queries.run import _Book
+from tidelog.spark.delivery.run import _Book
 
 DESTINATIONS = {"lake": Destination("place", ("*.*",))}
 

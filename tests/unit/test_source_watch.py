@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.steering.source_watch import KEPT_SAMPLES, SourceWatch
+from tidelog.capture.limits.source_monitor import KEPT_SAMPLES, SourceWatch
 from tidelog.errors import SourceError
 from tidelog.ports import Retention, SourceLoad
 

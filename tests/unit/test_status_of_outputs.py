@@ -6,15 +6,15 @@ from pathlib import Path
 
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.client import status
 from tidelog.app.overview import overview
+from tidelog.app.remote_control import status
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.queries.output_loop import UnderWay
-from tidelog.spark.queries.run import BatchProgress, _Book
+from tidelog.spark.delivery.output_loop import UnderWay
+from tidelog.spark.delivery.run import BatchProgress, _Book
 from tidelog.state.sqlite import SqliteState
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.state_retry import PatientState
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed

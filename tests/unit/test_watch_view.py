@@ -14,7 +14,7 @@ from tests.support.screens import FAULTS, FOLDER, pictures
 from tests.support.screens import status as many
 
 from tidelog.app.overview import Lane
-from tidelog.app.overview.lanes import lanes_of
+from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
 from tidelog.cli.watch.lanes import bar

@@ -14,12 +14,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.web import looks, routes
+from tidelog.app.web import poller, routes
 from tidelog.app.web.history import SAMPLE_S
-from tidelog.app.web.looks import Look
+from tidelog.app.web.instance import Site
+from tidelog.app.web.poller import Look
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
-from tidelog.app.web.site import Site
 from tidelog.app.web.stream import Teller
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError
@@ -69,7 +69,7 @@ def test_a_source_that_hangs_is_told_and_holds_up_no_other(
         assert b'"site": 1' in news
         assert b"No capture has begun here" in news
         assert frozen.look() is None
-        monkeypatch.setattr(looks, "SILENT_S", -SAMPLE_S)
+        monkeypatch.setattr(poller, "SILENT_S", -SAMPLE_S)
         monkeypatch.setattr(frozen._looks, "_sample_s", SAMPLE_S)
         told = b"".join(teller._news(time.monotonic()))
         assert b'"site": 0, "trouble": "no answer since ' in told
@@ -103,7 +103,7 @@ def test_a_failed_look_is_remembered_and_mends_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     Reader.read_by, Reader.fails = set(), error
-    monkeypatch.setattr(looks, "StatusReader", Reader)
+    monkeypatch.setattr(poller, "StatusReader", Reader)
     site = Site("failing", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tidelog.app.overview import overview
-from tidelog.app.web.looks import Look
+from tidelog.app.web.poller import Look
 from tidelog.app.web.stream import BEAT_EVERY_S, TABLES_EVERY_S, Teller
 
 NOW_MS = 1_700_000_000_000

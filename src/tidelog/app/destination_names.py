@@ -44,7 +44,7 @@ def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
 
 def _delivered(output: OutputSection, schemas: Sequence[TableSchema]) -> Iterator[TargetTable]:
     from tidelog.outputs.base.sections import SteppedSection
-    from tidelog.outputs.deliveries import transform_steps
+    from tidelog.outputs.delivery_settings import transform_steps
     from tidelog.spark.transforms import named_table
 
     steps = transform_steps(output) if isinstance(output, SteppedSection) else ()

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tidelog.app.instances import PREFIX, of_pipeline, standbys
 from tidelog.app.log_location import log_place
-from tidelog.app.roster import PREFIX, of_pipeline, standbys
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import ASK_EVERY_S
 from tidelog.config import Config
@@ -17,7 +17,7 @@ from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, Lease, StateStore
-from tidelog.state.looks import MOST
+from tidelog.state.lease_polling import MOST
 from tidelog.state.opening import open_election, sparing
 
 LEASE_NAME = "capture"

@@ -15,7 +15,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)

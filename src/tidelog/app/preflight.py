@@ -12,13 +12,13 @@ from typing import Any
 from tidelog.app.capture.channels import check_channels, notification_place, signal_place
 from tidelog.app.destination_names import check_names
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.installed import (
+from tidelog.app.pipeline.dependencies import (
     check_installed,
     check_spark,
     installed_versions,
     untested_versions,
 )
+from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
@@ -26,7 +26,7 @@ from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName

@@ -18,8 +18,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
+from tidelog.state.read_only import LookedAt
 
 
 class _Told(BaseModel):

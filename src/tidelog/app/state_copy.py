@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.app.elections import LEASE_NAME, acquired, pipeline_lease
-from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
 from tidelog.errors import UsageError
-from tidelog.eventlog.led_by import STORE_KEY
+from tidelog.eventlog.owner import STORE_KEY
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists

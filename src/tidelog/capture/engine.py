@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
-from tidelog.capture.dumps.actions import acquired
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.emitted_log import EmittedLog
+from tidelog.capture.dumps.thread_messages import acquired
+from tidelog.capture.emitted_transactions import EmittedLog
+from tidelog.capture.limits.log_pause import LogPause
+from tidelog.capture.limits.read_rate import ReadRate
 from tidelog.capture.progress import CaptureProgress
-from tidelog.capture.steering.log_pause import LogPause
-from tidelog.capture.steering.read_rate import ReadRate
 from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, asks_for_all
-from tidelog.capture.dumps.states import TableStatus
+from tidelog.capture.dumps.state_machine import TableStatus
 from tidelog.capture.dumps.store import is_own
 
 FIRST_MS = 60_000

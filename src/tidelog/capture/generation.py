@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
-from tidelog.capture.catalogue.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
+from tidelog.capture.catalogue.unsupported_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
 from tidelog.capture.dumps.key_sets import KEY_SETS

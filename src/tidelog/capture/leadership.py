@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tidelog.capture.farewell import Farewell
+from tidelog.capture.handover import Farewell
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
 from tidelog.system.boot_clock import boot_clock, suspended_s

@@ -11,19 +11,19 @@ from dataclasses import asdict
 from typing import Any
 
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import HeldLog
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, bind, note_lost_end
-from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.limits.log_guard import LogGuard, note_given_up
+from tidelog.capture.limits.pauses import LogSwitch
+from tidelog.capture.limits.source_monitor import SourceWatch
+from tidelog.capture.maintenance import Housekeeping
 from tidelog.capture.start_dumps import AtStart, StartDumps
-from tidelog.capture.steering.guard import LogGuard, note_given_up
-from tidelog.capture.steering.pauses import LogSwitch
-from tidelog.capture.steering.source_watch import SourceWatch
+from tidelog.capture.state_retry import PatientState
 from tidelog.errors import (
     ConnectionLostError,
     GapError,

@@ -17,7 +17,7 @@ from tidelog.capture.buffer import (
 )
 from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import ChunkMeta, LogBatch, Resume
-from tidelog.system.reach import Reach
+from tidelog.system.peer_check import Reach
 
 
 class Appended(Protocol):

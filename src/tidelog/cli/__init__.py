@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client, control, dump, init, inspect, reset, state, terminal
+from tidelog.cli import client, dump, dump_control, init, inspect, reset, state, terminal
 from tidelog.cli import run as running
-from tidelog.cli.exits import exit_code_of
+from tidelog.cli.exit_codes import exit_code_of
 from tidelog.cli.log_format import FORMATS
 from tidelog.system.version import __version__
 
@@ -27,18 +27,18 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "capture": running.capture,
         "pipeline": running.pipeline,
         "serve": running.serve,
-        "handover": control.handover,
+        "handover": dump_control.handover,
         "reset": reset.reset,
-        "forget-engine": control.forget_engine,
+        "forget-engine": dump_control.forget_engine,
     },
     "Dump": {
         "dump": dump.dump,
         "wait": dump.wait,
-        "pause": control.pause,
-        "resume": control.resume,
-        "cancel": control.cancel,
-        "set": control.set_options,
-        "signal": control.send_signal,
+        "pause": dump_control.pause,
+        "resume": dump_control.resume,
+        "cancel": dump_control.cancel,
+        "set": dump_control.set_options,
+        "signal": dump_control.send_signal,
     },
     "Look": {
         "check": inspect.check,

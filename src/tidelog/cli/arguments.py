@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.exits import EXIT_FAILED
+from tidelog.cli.exit_codes import EXIT_FAILED
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")

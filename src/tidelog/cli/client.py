@@ -43,10 +43,10 @@ def send(
 ) -> None:
     """Give a command to capture and show what became of it; ``quiet``: only if it waits.
 
-    ``timeout_s``: None: see `tidelog.app.client.patience_s`.
+    ``timeout_s``: None: see `tidelog.app.remote_control.patience_s`.
     """
     from tidelog import app
-    from tidelog.app.client import patience_s
+    from tidelog.app.remote_control import patience_s
     from tidelog.cli.results import sentences
 
     timeout_s = patience_s(config) if timeout_s is None else timeout_s

@@ -106,7 +106,7 @@ def dump(
     shown_later = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shown_later)
     if wait:
-        from tidelog.cli.watch.waiting import show_dump
+        from tidelog.cli.watch.dump_wait import show_dump
 
         with going_on(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
@@ -122,7 +122,7 @@ def dump(
 
 def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
     from tidelog import app
-    from tidelog.cli.watch.waiting import dump_bars
+    from tidelog.cli.watch.dump_wait import dump_bars
 
     with dump_bars(as_json=as_json) as bars:
         report = app.dump_wait(config, dump_id, on_progress=bars.update)
@@ -161,7 +161,7 @@ def wait(
     """Wait until the outputs hold a dump's tables completely. Exits 1 if one of them failed."""
     loaded = client.load(config)
     from tidelog import app
-    from tidelog.cli.watch.waiting import delivery_sentence, dump_bars
+    from tidelog.cli.watch.dump_wait import delivery_sentence, dump_bars
 
     with going_on(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
         told = None if as_json else bars.delivery

@@ -13,7 +13,7 @@ import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
-from tidelog.cli.exits import stopping
+from tidelog.cli.exit_codes import stopping
 from tidelog.errors import UsageError
 
 
@@ -179,7 +179,7 @@ def watch(
         assert config is not None
         loaded = client.load(config)
         from tidelog import app
-        from tidelog.cli.watch.steering import Steering
+        from tidelog.cli.watch.commands import Steering
 
         with app.StatusFeed(loaded) as feed:
             watching.watch(
@@ -251,10 +251,10 @@ def verify(
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
     loaded = client.load(config)
     from tidelog import app
-    from tidelog.cli.facts import verify_facts
     from tidelog.cli.live.facts import live_facts
     from tidelog.cli.live.fetching import to_stderr
-    from tidelog.system.fetching import told_of_fetching
+    from tidelog.cli.verify_progress import verify_facts
+    from tidelog.system.download_progress import told_of_fetching
 
     quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
     with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told, ExitStack() as to:

@@ -9,8 +9,8 @@ import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
-from tidelog.cli.exits import stopping
-from tidelog.cli.watch.beside import beside
+from tidelog.cli.exit_codes import stopping
+from tidelog.cli.watch.combined import beside
 from tidelog.errors import UsageError
 
 ROWS, SECONDS = 300_000, 30

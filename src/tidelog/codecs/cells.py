@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL, CellPlaces, Image, integers, matrices, payloads
+from tidelog.codecs.cell_positions import (
+    MISSING,
+    NULL,
+    CellPlaces,
+    Image,
+    integers,
+    matrices,
+    payloads,
+)
 from tidelog.codecs.mysql.rows import cells
 from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.codecs.tuple_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidelog.codecs import fold_kernels
 from tidelog.codecs.cells import MISSING, Image, parse
-from tidelog.codecs.missing import missing_indices
+from tidelog.codecs.missing_columns import missing_indices
 from tidelog.codecs.projection import Projection, project
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Kind, UInt8s

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import TextCells
+from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.mysql.binlog.position import OFFSET_BITS
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId

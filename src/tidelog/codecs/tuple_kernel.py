@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL
+from tidelog.codecs.cell_positions import MISSING, NULL
 
 MALFORMED = 1
 COLUMN_COUNT = 2

@@ -22,7 +22,7 @@ from tidelog.config.models import SECTIONS, Config
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS
-from tidelog.kinds.brought import add_sections, section_of
+from tidelog.kinds.plugins import add_sections, section_of
 from tidelog.kinds.registry import Registry
 from tidelog.kinds.sections import Section
 from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSection

@@ -30,13 +30,13 @@ from tidelog.kinds.sections import (
     base_directory,
 )
 from tidelog.model.dump_options import DumpOptions
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.registry import (
     AnyOutput,
     DeltaSection,
 )
-from tidelog.state.looks import RENEWALS
+from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, sparing
 
 UNSET_STATE = StateUrl("")

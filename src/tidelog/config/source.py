@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tidelog.errors import ConfigError
-from tidelog.kinds.brought import OneOf
+from tidelog.kinds.plugins import OneOf
 from tidelog.kinds.sections import (
     Bytes,
     LocalPath,

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tidelog.control.conditions import checked
-from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
+from tidelog.control.table_selection import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
 from tidelog.model.dump_options import RunTimeOptions

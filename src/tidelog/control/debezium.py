@@ -27,7 +27,7 @@ from tidelog.control.commands import (
     StopSnapshot,
     build,
 )
-from tidelog.control.table_choice import any_case
+from tidelog.control.table_selection import any_case
 from tidelog.errors import UsageError
 
 MAX_MESSAGE = 1000

@@ -10,10 +10,10 @@ from typing import Any
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.limits.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
+from tidelog.capture.limits.table_order import in_order
 from tidelog.capture.notifications import Notify, TableScanStatus
-from tidelog.capture.steering.order import in_order
-from tidelog.capture.steering.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
-from tidelog.control.channels.table import skipped
+from tidelog.control.channels.signal_intake import skipped
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -31,7 +31,7 @@ from tidelog.control.commands import (
 from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
-from tidelog.control.table_choice import TableChoice, as_given
+from tidelog.control.table_selection import TableChoice, as_given
 from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tidelog import load_config
-from tidelog.app.pipeline.installed import check_session
+from tidelog.app.pipeline.dependencies import check_session
 from tidelog.demo.play import Play
 from tidelog.demo.shop import Sizes
 from tidelog.demo.story import Story
 from tidelog.errors import UsageError
+from tidelog.system.download_progress import Fetching, told_of_fetching
 from tidelog.system.extras import check_installed, missing_extra
-from tidelog.system.fetching import Fetching, told_of_fetching
 
 MARKER = ".tidelog-demo"
 DATABASE = "shop"

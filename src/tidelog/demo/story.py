@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tidelog.app.overview import overview
 from tidelog.demo.shop import TABLES
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Fetching
 
 Kind = Literal["ok", "info", "critical"]
 LAGS_KEPT = 60

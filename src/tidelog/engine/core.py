@@ -33,7 +33,7 @@ from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes, RunningTask
-from tidelog.engine.states import EngineState, StateCell
+from tidelog.engine.state_machine import EngineState, StateCell
 from tidelog.errors import (
     ConfigError,
     ConsumerError,

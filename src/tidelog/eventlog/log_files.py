@@ -14,8 +14,8 @@ from tidelog.errors import (
     SourceChangedError,
     StorageError,
 )
+from tidelog.eventlog.checksummed_json import sealed, unsealed
 from tidelog.eventlog.layout import FORMAT, is_segment_name
-from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage.port import Storage, Tag
 from tidelog.ports import SourceId
 

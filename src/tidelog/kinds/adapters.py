@@ -52,7 +52,7 @@ STATES: Registry[StateBackend] = Registry(
     "scheme of state.url",
     {
         "sqlite": "tidelog.state.sqlite_election:BACKEND",
-        "log": "tidelog.state.beside_log:BACKEND",
+        "log": "tidelog.state.log_store:BACKEND",
         "zookeeper": "tidelog.state.zookeeper:BACKEND",
         "postgresql": "tidelog.state.postgres:BACKEND",
     },

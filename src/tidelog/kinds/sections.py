@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from tidelog.model.log_places import URL_SCHEMES
+from tidelog.model.log_locations import URL_SCHEMES
 from tidelog.model.patterns import checked
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tidelog.kinds.brought import OneOf
+from tidelog.kinds.plugins import OneOf
 from tidelog.outputs.base.sections import (
     DeadLetter,
     DebeziumModes,

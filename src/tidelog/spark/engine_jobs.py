@@ -19,7 +19,7 @@ from tidelog.engine.events import Events
 from tidelog.engine.processing.workers import Done, EventWork, answer_to, failed_answer, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
-from tidelog.spark.failures import failed_with
+from tidelog.spark.errors import failed_with
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

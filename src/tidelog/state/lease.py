@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidelog.errors import LeaseLostError, StateConflictError
 from tidelog.ports import Document, Lease, StateStore
-from tidelog.state.looks import MOST, LeaseLooks
+from tidelog.state.lease_polling import MOST, LeaseLooks
 from tidelog.system.processes import has_ended, this_process
 
 MARGIN: Final = 0.2

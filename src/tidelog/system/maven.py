@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.errors import UsageError
-from tidelog.system.fetching import tell
+from tidelog.system.download_progress import tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tidelog.spark.transforms import Step, steps_of
 from tidelog.verify.digests import within
 from tidelog.verify.model import ALL, Copy, Key, Range, Source, TableReport
 from tidelog.verify.rows import Found, Unequal
-from tidelog.verify.source_keys import spellings
+from tidelog.verify.source_key_text import spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,11 +22,11 @@ from tests.integration.windows import mutations
 from tests.integration.windows.rules import impatient
 
 from tidelog.capture.dumps import store
-from tidelog.capture.dumps.chunk_queue import ChunkQueue
+from tidelog.capture.dumps.chunk_planner import ChunkQueue
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.steering.log_pause import LogPause
-from tidelog.capture.steering.turns import DumpTurns
+from tidelog.capture.limits.dump_turns import DumpTurns
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.windows import history
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.ways import Way, ways
 
 from tidelog.ports import TableShape
-from tidelog.sources.mysql import failures as mysql_failures
+from tidelog.sources.mysql import errors as mysql_failures
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 
 EACH = [Way("table", 1), Way("gtid", 1, "mysql"), Way("table", 1, "mariadb")]
 CATALOGUES: dict[str, Any] = {

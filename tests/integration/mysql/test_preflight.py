@@ -18,7 +18,7 @@ from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.mysql.preflight.examined import Examined
+from tidelog.sources.mysql.preflight.context import Examined
 from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration

@@ -24,7 +24,7 @@ from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.indices import Indices
-from tidelog.outputs.opensearch.joined import JOINED_MAPPING, JoinedPart
+from tidelog.outputs.opensearch.joined_documents import JOINED_MAPPING, JoinedPart
 from tidelog.outputs.opensearch.output import Joined
 from tidelog.outputs.opensearch.writer import Index
 

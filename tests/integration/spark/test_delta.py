@@ -22,8 +22,8 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.changes.folding import folded
+from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries.run import BatchProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

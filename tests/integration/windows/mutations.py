@@ -15,11 +15,11 @@ from tidelog.app.capture import run as capture_run
 from tidelog.capture import engine, session
 from tidelog.capture.catalogue import catalogue_watch
 from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.dumps import automatic, refetch, worker
+from tidelog.capture.dumps import automatic, chunk_task, missing_rows
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
-from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.sources.postgres.catalogue import publication, storage
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
@@ -164,7 +164,7 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def refetches_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(refetch.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None)
+    patch.setattr(missing_rows.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None)
 
 
 def moved_keys_ignored(patch: Patch) -> None:
@@ -260,4 +260,4 @@ def order_not_checked(patch: Patch) -> None:
 
 def windows_never_time_out(patch: Patch) -> None:
     """A window whose high watermark is lost stays open for ever."""
-    patch.setattr(worker.ChunkReading, "void_overdue", lambda self: None)
+    patch.setattr(chunk_task.ChunkReading, "void_overdue", lambda self: None)

@@ -10,9 +10,9 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.delta.history import note
-from tidelog.outputs.lake.delta.idle import holds_all
+from tidelog.outputs.lake.delta.idle_check import holds_all
 from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.restore_check import note
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of

@@ -12,7 +12,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.outputs.base.executors.tasks import prepared
-from tidelog.outputs.deliveries import handling_of, skipped_of
+from tidelog.outputs.delivery_settings import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
 from tidelog.outputs.registry import KafkaSection
 from tidelog.ports import TargetTable

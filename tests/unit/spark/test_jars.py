@@ -15,7 +15,7 @@ from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.system import maven
-from tidelog.system.fetching import Fetching, told_of_fetching
+from tidelog.system.download_progress import Fetching, told_of_fetching
 from tidelog.system.maven import Jar
 
 

@@ -25,9 +25,9 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.failures import HostBusyError, SparkGoneError
-from tidelog.spark.queries import output_loop
-from tidelog.spark.queries.output_loop import BatchProgress, LoopOptions, OutputLoop, UnderWay
+from tidelog.spark.delivery import output_loop
+from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, UnderWay
+from tidelog.spark.errors import HostBusyError, SparkGoneError
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.verify.source_keys import spellings
+from tidelog.verify.source_key_text import spellings
 
 
 def schema(wire_format: str, *logical: str) -> TableSchema:

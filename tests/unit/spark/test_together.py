@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.errors import OutputRefusedError
-from tidelog.spark.queries.together import Together
+from tidelog.spark.delivery.output_group import Together
 
 
 class Stream:

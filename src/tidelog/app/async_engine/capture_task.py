@@ -16,7 +16,7 @@ from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
 from tidelog.app.capture.run import Capture
 from tidelog.app.log_location import log_place
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config
 from tidelog.engine.callables import refuse_coroutine
 from tidelog.engine.events import Events

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import decode
-from tidelog.codecs.missing import missing_names
-from tidelog.codecs.moved_keys import doubled, moved_keys, ops_of
+from tidelog.codecs.key_changes import doubled, moved_keys, ops_of
+from tidelog.codecs.missing_columns import missing_names
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.model.records import Int64s
 from tidelog.model.schema import TableSchema

@@ -22,7 +22,7 @@ from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.config.engine import EngineSection
@@ -43,7 +43,7 @@ from tidelog.engine.ports import (
     Transform,
 )
 from tidelog.engine.processing.dead_letters import DeadLetterFile
-from tidelog.engine.states import EngineState
+from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
 

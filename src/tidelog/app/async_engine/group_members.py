@@ -15,8 +15,8 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
+from tidelog.app.instances import this_holder
 from tidelog.app.overview.engines import GROUPS
-from tidelog.app.roster import this_holder
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import StateStore
 from tidelog.system.processes import has_ended, this_process

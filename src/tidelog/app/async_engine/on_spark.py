@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.app.pipeline.installed import check_spark
+from tidelog.app.pipeline.dependencies import check_spark
 from tidelog.app.pipeline.run import session
 from tidelog.config import Config
 from tidelog.engine.processing.workers import EventWork, MakeWorkers, Workers

@@ -16,7 +16,7 @@ from tidelog.engine.messages import Messages
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
-from tidelog.spark.sessions.installed import check_pyspark
+from tidelog.spark.sessions.installation import check_pyspark
 
 _Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
 """Columns of messages: keys, values, headers, topics."""

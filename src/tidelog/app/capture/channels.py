@@ -12,13 +12,13 @@ from tidelog.app.capture.notify import AppendControl, Notifier, OnNotification
 from tidelog.app.dumps.schedule import DumpSchedule
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
+from tidelog.capture.limits.pauses import LogSwitch
 from tidelog.capture.notifications import Notification
-from tidelog.capture.steering.pauses import LogSwitch
 from tidelog.config import Config
 from tidelog.config.kafka import KafkaChannel
+from tidelog.control.channels.api_protocol import Surface
 from tidelog.control.channels.file import SignalFile
-from tidelog.control.channels.surface import Surface
-from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
 from tidelog.control.commands import HandOver
 from tidelog.control.handler import Actor
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tidelog.capture.engine import CaptureOptions
 from tidelog.config import Config
 from tidelog.model.dump_options import DumpOptions
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 
 IDLE_POSITION_S = 60.0
 """Between two positions without records, in a log on an object store: each costs requests, here and

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.app.capture.standing_by import WhileStandingBy
+from tidelog.app.capture.standby import WhileStandingBy
 from tidelog.errors import ConnectionLostError, TidelogError
 
 logger = logging.getLogger(__name__)

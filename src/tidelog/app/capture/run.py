@@ -11,40 +11,40 @@ from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
-from tidelog.app.capture.known_log import KnownLog
+from tidelog.app.capture.log_handle import KnownLog
+from tidelog.app.capture.maintenance import Upkeep
 from tidelog.app.capture.notify import OnNotification
 from tidelog.app.capture.options import capture_options, dump_options
-from tidelog.app.capture.read_at_start import read_ahead
 from tidelog.app.capture.readiness import Readiness
 from tidelog.app.capture.source_check import SourceCheck
-from tidelog.app.capture.upkeep import Upkeep
-from tidelog.app.dumps.gaps import Gaps
+from tidelog.app.capture.state_preload import read_ahead
+from tidelog.app.dumps.resume_position import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
-from tidelog.app.first_look import look_first, patiently
+from tidelog.app.http_server import Serving, open_serving
+from tidelog.app.instances import Roster, this_holder
 from tidelog.app.log_location import log_place, seen_later, start_offset
-from tidelog.app.roster import Roster, this_holder
-from tidelog.app.serve import Serving, open_serving
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
+from tidelog.app.startup import look_first, patiently
 from tidelog.app.state_copy import check_whole
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
 from tidelog.capture.activity.log import Activity, Counted
 from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.farewell import end_later
 from tidelog.capture.generation import StatusStore, check_lost
-from tidelog.capture.housekeeping import Housekeeping
+from tidelog.capture.handover import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.limits.log_guard import LogGuard, WhenLogInDanger
+from tidelog.capture.limits.pauses import LogSwitch
+from tidelog.capture.maintenance import Housekeeping
 from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
-from tidelog.capture.steering.gate import DumpGate
-from tidelog.capture.steering.guard import LogGuard, WhenLogInDanger
-from tidelog.capture.steering.pauses import LogSwitch
+from tidelog.capture.state_retry import PatientState
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
@@ -52,9 +52,9 @@ from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import GapError
-from tidelog.eventlog.emitted import EmittedTransactions
-from tidelog.eventlog.led_by import claim
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.owner import claim
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
@@ -66,7 +66,7 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.measured import MeasuredState
+from tidelog.state.metered import MeasuredState
 from tidelog.state.opening import fenced, look_every_s, open_state
 
 

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from tidelog.app.log_location import log_place
-from tidelog.app.overview.held import reasons, told_holds
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.overview.blocked_dumps import reasons, told_holds
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
-from tidelog.capture.steering.pauses import PIPELINE_KEYS, pause_of
+from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
@@ -17,7 +17,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.state.looked_at import LookedAt
+from tidelog.state.read_only import LookedAt
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2

@@ -23,8 +23,8 @@ from tidelog.errors import UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
+from tidelog.state.read_only import LookedAt
 
 KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # begins the names of key sets that come with a command

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.app.sources.kinds import Estimates, source_kind
-from tidelog.capture.dumps.planner import RowWidths
+from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config

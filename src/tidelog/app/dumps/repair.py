@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidelog.app.client import dump_wait, send_command
 from tidelog.app.dumps.keys import key_scope, missing_keys, store_keys
+from tidelog.app.remote_control import dump_wait, send_command
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, Key, build
 from tidelog.control.mailbox import new_id
@@ -109,7 +109,7 @@ def repair(
 
 def _of_source(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:
     """The key as the source reads it; ``sure``: nothing is deleted by it."""
-    from tidelog.verify.source_keys import spellings
+    from tidelog.verify.source_key_text import spellings
 
     found = spellings(key, schema, columns)
     if len(found) > 1 and not sure:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog.app.metrics.reading import Known, Readings
-from tidelog.app.metrics.starts import Starts
-from tidelog.app.metrics.table import Metric
+from tidelog.app.metrics.counter_starts import Starts
+from tidelog.app.metrics.definitions import Metric
+from tidelog.app.metrics.reader import Known, Readings
 from tidelog.config.otlp import Otlp
 from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.surface import Surface
+    from tidelog.control.channels.api_protocol import Surface
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
 
 class OtlpPush:
-    """`tidelog.app.serve.Serving`. An endpoint that is away, slow or refuses is told of in the log
+    """`tidelog.app.http_server.Serving`. An endpoint that is away, slow or refuses is told of in the log
     once, and holds up nothing.
 
     Args:

@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.app.metrics.reading import Readings
-from tidelog.control.channels.brake import Brake
+from tidelog.app.metrics.reader import Readings
+from tidelog.control.channels.rate_limit import Brake
 from tidelog.control.channels.tokens import TAKEN, admitted
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tidelog.app.overview.answers import answers_of
+from tidelog.app.overview.blocked_dumps import as_held, holds_on, reasons
+from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.app.overview.document import (
     VERSION,
     Delivering,
@@ -19,13 +20,12 @@ from tidelog.app.overview.document import (
     TableBeingRead,
     Verified,
 )
-from tidelog.app.overview.ended import dump_goes_on, table_has_ended
 from tidelog.app.overview.engines import engine_health, engine_problems
-from tidelog.app.overview.held import as_held, holds_on, reasons
-from tidelog.app.overview.lanes import lanes_of
+from tidelog.app.overview.finished_dumps import dump_goes_on, table_has_ended
 from tidelog.app.overview.problems import STALE_S, problems_of
+from tidelog.app.overview.summary import answers_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.steering.danger import Kept
+from tidelog.capture.limits.log_retention import Kept
 from tidelog.model.units import brief_span
 
 LANES_SHOWN = 12

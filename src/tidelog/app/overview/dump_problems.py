@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidelog.app.overview.document import Problem, Severity, problem
-from tidelog.app.overview.ended import dump_goes_on
+from tidelog.app.overview.finished_dumps import dump_goes_on
 
 NO_KEY = "no primary key"
 UNANSWERED_S = 10.0

@@ -16,8 +16,8 @@ from tidelog.app.overview.document import (
     problem,
 )
 from tidelog.app.overview.dump_problems import dump_problems
-from tidelog.app.overview.paused import paused_problems
-from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
+from tidelog.app.overview.pauses import paused_problems
+from tidelog.capture.limits.log_retention import DangerKind, Kept, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
 
 STALE_S = 60.0

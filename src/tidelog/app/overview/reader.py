@@ -7,25 +7,25 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidelog.app import checked
+from tidelog.app import last_check
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
+from tidelog.app.instances import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.activity import activity_of
 from tidelog.app.overview.engines import owners_of
 from tidelog.app.overview.outputs import consumers_of
-from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
-from tidelog.app.verify.noting import KEY as VERIFIED_KEY
+from tidelog.app.verify.last_result import KEY as VERIFIED_KEY
 from tidelog.capture.activity.log import ACTIVITY_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
 from tidelog.capture.generation import STATUS_KEY
-from tidelog.capture.steering.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
+from tidelog.capture.limits.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, StateStore
-from tidelog.state.glance import Glance
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_election
+from tidelog.state.read_cache import Glance
+from tidelog.state.read_only import LookedAt
 
 
 class StatusReader:
@@ -105,7 +105,7 @@ class StatusReader:
         verified = self._state.get(VERIFIED_KEY)
         return {
             "verified": None if verified is None else verified.value,
-            "checked": checked.noted(self._state),
+            "checked": last_check.noted(self._state),
         }
 
     def from_log(self) -> dict[str, Any]:

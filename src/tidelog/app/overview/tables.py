@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidelog.app.overview.document import Table, TableCaptureState
-from tidelog.app.overview.ended import dump_goes_on
+from tidelog.app.overview.finished_dumps import dump_goes_on
 
 _DUMPED = "done"
 _READING = "running"

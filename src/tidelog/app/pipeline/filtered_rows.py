@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tidelog.app.client import send_command
 from tidelog.app.dumps.keys import store_keys
 from tidelog.app.log_location import log_place
+from tidelog.app.remote_control import send_command
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
@@ -15,12 +15,12 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.ranges import refs_of, schema_in
-from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Output, OutputBatch
 from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.transforms import Step, steps_of
-from tidelog.verify.source_keys import spellings
+from tidelog.verify.source_key_text import spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

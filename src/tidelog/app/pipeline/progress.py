@@ -9,7 +9,7 @@ from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options, storage_at
-from tidelog.model.log_places import URL_SCHEMES, is_object_store, is_url
+from tidelog.model.log_locations import URL_SCHEMES, is_object_store, is_url
 from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
-from tidelog.app.first_look import look_first, patiently
+from tidelog.app.instances import Roster, of_pipeline, this_holder
 from tidelog.app.log_location import log_place
+from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
-from tidelog.app.pipeline.idle import nothing_to_deliver
-from tidelog.app.pipeline.installed import check_installed, check_spark
-from tidelog.app.pipeline.pausing import PipelinePause
-from tidelog.app.roster import Roster, of_pipeline, this_holder
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.pipeline.idle_check import nothing_to_deliver
+from tidelog.app.pipeline.pause import PipelinePause
+from tidelog.app.startup import look_first, patiently
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
 from tidelog.engine.callables import refuse_coroutine_function
@@ -30,7 +30,7 @@ from tidelog.system.boot_clock import suspended_s
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.app.pipeline.leading import PipelineSession
+    from tidelog.app.pipeline.session import PipelineSession
 
 logger = logging.getLogger(__name__)
 

@@ -32,18 +32,18 @@ from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
 from tidelog.sources.mysql.chunks.key_texts import key_texts
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
-from tidelog.sources.mysql.stream.executed import LoggedGtids
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.schemas.history import DROPPED_KEY, FILE_KEY
-from tidelog.sources.mysql.stream.schemas.notes import MySqlSchemaNotes
+from tidelog.sources.mysql.stream.schemas.schema_notes import MySqlSchemaNotes
 
 
 class MySqlKind:

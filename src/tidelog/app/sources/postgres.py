@@ -35,7 +35,7 @@ from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
 from tidelog.sources.postgres.chunks.key_texts import key_texts
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import LOOKING, connect
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open

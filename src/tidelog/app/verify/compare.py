@@ -9,26 +9,26 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.run import session
+from tidelog.app.remote_control import send_command
 from tidelog.app.sources.kinds import SourceKind, source_kind
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.verify.copies import Copies, OpenReader, copies, has_copies, is_compared
-from tidelog.app.verify.noting import note
+from tidelog.app.verify.last_result import note
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import ChunkError, EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
-from tidelog.spark.queries.patience import while_busy
+from tidelog.spark.delivery.lock_patience import while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ class ComparedSource:
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
 ) -> dict[str, Any]:
-    from tidelog.verify.source_keys import spellings
+    from tidelog.verify.source_key_text import spellings
 
     dump_id = f"repair-{new_id().lower()}"
     spelled = [spellings(key, schema, schema.match_key) for key in keys]

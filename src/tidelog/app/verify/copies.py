@@ -14,7 +14,7 @@ from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.registry import (
     DeltaSection,
     IcebergSection,

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from tidelog.app import checked
+from tidelog.app import last_check
 from tidelog.app.preflight import check
 from tidelog.app.redaction import redacted
 from tidelog.config import Config
@@ -49,8 +49,8 @@ class Checks:
 
     def _run(self) -> None:
         try:
-            self._found, self._trouble = checked.summary(check(self._config)), ""
-            checked.note(self._config, self._found)
+            self._found, self._trouble = last_check.summary(check(self._config)), ""
+            last_check.note(self._config, self._found)
         except Exception as error:  # noqa: BLE001 - others' texts are not ours and may hold values
             told = str(error) if isinstance(error, TidelogError) else type(error).__name__
             self._trouble = redacted(told)

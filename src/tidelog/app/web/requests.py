@@ -10,8 +10,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidelog.app.web.files import HEADERS
 from tidelog.app.web.sessions import Role, Sessions, WebSession
+from tidelog.app.web.static_files import HEADERS
 
 MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"

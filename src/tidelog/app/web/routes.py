@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tidelog.app.web.actions import command_of, texts
-from tidelog.app.web.files import HEADERS, page_files
+from tidelog.app.web.instance import Site
 from tidelog.app.web.requests import (
     Refused,
     answer,
@@ -31,12 +31,12 @@ from tidelog.app.web.requests import (
     session_of,
 )
 from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
-from tidelog.app.web.site import Site
+from tidelog.app.web.static_files import HEADERS, page_files
 from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
 from tidelog.config import Rest
-from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.rate_limit import Brake
 from tidelog.control.channels.tokens import TOO_MANY_SAID
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from tidelog.app.web.looks import Look
-from tidelog.app.web.site import Site
+from tidelog.app.web.instance import Site
+from tidelog.app.web.poller import Look
 
 EVERY_S: Final = 1.0
 TURN_S: Final = 0.2

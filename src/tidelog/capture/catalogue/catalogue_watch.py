@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tidelog.capture.catalogue.capture_scope import CaptureScope
-from tidelog.capture.catalogue.earlier_writers import EarlierWriters
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.steering.unanswered import Unanswered
+from tidelog.capture.catalogue.transaction_wait import EarlierWriters
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.limits.unanswered_requests import Unanswered
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema

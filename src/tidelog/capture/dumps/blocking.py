@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.planner import RowWidths
+from tidelog.capture.dumps.chunk_ends import RowWidths
+from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
-from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
+from tidelog.capture.dumps.state_machine import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.tables import DumpTables, is_away
-from tidelog.capture.steering.log_pause import LogPause
+from tidelog.capture.dumps.table_dump import DumpTables, is_away
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,

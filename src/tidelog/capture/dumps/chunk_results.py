@@ -6,15 +6,15 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import RefetchQueue, Taken
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
+from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.missing_rows import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
-from tidelog.capture.dumps.states import ChunkInput
+from tidelog.capture.dumps.state_machine import ChunkInput
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.tables import DumpTables, Found
-from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.dumps.table_dump import DumpTables, Found
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.windows.state_machine import VoidReason
 from tidelog.capture.windows.windows import Closed, Voided
 from tidelog.errors import (
     ChunkBusyError,

@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.dumps.actions import Actions, DumpLog
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
 from tidelog.capture.dumps.blocking import BlockingDumps
-from tidelog.capture.dumps.chunk_queue import REFETCH_KEYS, ChunkQueue, Task
+from tidelog.capture.dumps.chunk_ends import KeyPlanner
+from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.planner import KeyPlanner
-from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
+from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
+from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.missing_rows import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, HeldLog
-from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.dumps.table_dump import DumpTables
+from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
-from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
+from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.limits.dump_turns import DumpTurns
 from tidelog.capture.notifications import Notify
-from tidelog.capture.steering.gate import DumpGate
-from tidelog.capture.steering.turns import DumpTurns
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
 from tidelog.model.dump_options import DumpOptions

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     DUMPS,
     TABLE_RUNS,
     TABLES,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tidelog.capture.deferred_writes import PendingChanges
 from tidelog.capture.dumps.key_sets import KeySets, missing_set
-from tidelog.capture.dumps.refetch import REFETCH
+from tidelog.capture.dumps.missing_rows import REFETCH
 from tidelog.capture.dumps.state import (
     TABLE_GONE,
     DumpState,
@@ -21,15 +22,14 @@ from tidelog.capture.dumps.state import (
     asks_for_all,
     whole_table,
 )
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     FINISHED,
     UNFINISHED,
     DumpInput,
     DumpStatus,
     TableStatus,
 )
-from tidelog.capture.pending_changes import PendingChanges
-from tidelog.capture.steering.unanswered import Unanswered
+from tidelog.capture.limits.unanswered_requests import Unanswered
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta

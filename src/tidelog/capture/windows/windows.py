@@ -6,7 +6,7 @@ rule that differs (docs/explanation/watermarks.md): a record supersedes a chunk 
 transaction is *not visible in the snapshot* the chunk was read under, wherever it stands before the
 emission point.
 
-The states that a window goes through are a table, `tidelog.capture.windows.states.WINDOWS`.
+The states that a window goes through are a table, `tidelog.capture.windows.state_machine.WINDOWS`.
 
 A strategy that writes no watermarks gives rows with a position instead (`ChunkRows.emit_at`),
 before which everything was committed that the chunk could see. Then READ → CLOSED happens at the
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.capture.windows.history import ChangedKeys, Journal, KeyHistory
-from tidelog.capture.windows.states import WINDOWS, VoidReason, WindowInput, WindowStatus
+from tidelog.capture.windows.state_machine import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
 from tidelog.cli.live.fetching import Lines, with_bar
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import ErrorsAbove
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import bar
 from tidelog.cli.watch.lines import NAME, ScreenSection, fact, fitted, section, sparks, wrapped
 from tidelog.model.units import brief_span
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Fetching
 
 Document = Mapping[str, Any]
 

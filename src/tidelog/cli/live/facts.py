@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import ErrorsAbove
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from tidelog.model.units import format_bytes
-from tidelog.system.fetching import Fetching, OnFetch
+from tidelog.system.download_progress import Fetching, OnFetch
 
 _CELLS = 20
 

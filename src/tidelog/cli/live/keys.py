@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from tidelog.cli import exits
+from tidelog.cli import exit_codes
 
 _NAMED: Final = {
     "\033[A": "up", "\033[B": "down", "\033[C": "right", "\033[D": "left",
@@ -30,7 +30,7 @@ class Keys:
         self._before: list[object] | None = None
 
     def __enter__(self) -> Keys:
-        exits.before_exit.append(self._restore)
+        exit_codes.before_exit.append(self._restore)
         self._take()
         return self
 
@@ -41,7 +41,7 @@ class Keys:
         traceback: TracebackType | None,
     ) -> None:
         self._restore()
-        exits.before_exit.remove(self._restore)
+        exit_codes.before_exit.remove(self._restore)
 
     def pressed(self, timeout_s: float) -> list[str]:
         """What was pressed, waiting at most so long for the first: characters, ``up``, ``left``."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.app.overview import Lane
-from tidelog.app.overview.lanes import lanes_of
+from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.model.printable import printable
 
 SHORTEST_MS = 1_000

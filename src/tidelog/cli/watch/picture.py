@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
 from tidelog.cli.live.keys import Keys
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import ErrorsAbove
 from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.view import View
 

@@ -16,11 +16,11 @@ from tidelog.app.overview import Overview, Severity, overview
 from tidelog.cli import status_lines as say
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import Status, rate_of, table_lines, total_line, unfinished
+from tidelog.cli.watch.legend import words_lines
 from tidelog.cli.watch.lines import ScreenSection, fact, fitted, section, sparks, wrapped
 from tidelog.cli.watch.throttle import readers_lines
 from tidelog.cli.watch.view import View
 from tidelog.cli.watch.windows import windows_lines
-from tidelog.cli.watch.words import words_lines
 from tidelog.model.printable import printable
 
 STYLES = {"32": "green", "36": "cyan", "33": "yellow", "31": "red"}

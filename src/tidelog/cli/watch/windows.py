@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tidelog.app.overview.lanes import ENDS
+from tidelog.app.overview.chunk_timeline import ENDS
 from tidelog.cli.watch.dumps import COLOURS
 from tidelog.cli.watch.lanes import windows_picture
 from tidelog.cli.watch.lines import NAME, drawn, fact

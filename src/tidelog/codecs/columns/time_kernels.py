@@ -11,10 +11,10 @@ from datetime import date
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.unreal_dates import END, code
+from tidelog.codecs.invalid_dates import END, code
 
 # What becomes of dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
-# date of their own (`tidelog.codecs.unreal_dates`).
+# date of their own (`tidelog.codecs.invalid_dates`).
 UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
 
 _EPOCH = date(1970, 1, 1)

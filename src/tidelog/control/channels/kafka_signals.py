@@ -32,7 +32,7 @@ from tidelog.control.channels.kafka import (
     topic_facts,
     why,
 )
-from tidelog.control.channels.table import SignalIntake
+from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.debezium import Signal, parse_line
 from tidelog.errors import TidelogError, UsageError
 from tidelog.outputs.kafka.client import Heard, common, librdkafka_log

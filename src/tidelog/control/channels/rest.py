@@ -20,11 +20,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.api_protocol import Surface
+from tidelog.control.channels.rate_limit import Brake
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
-from tidelog.control.channels.surface import Surface
 from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,

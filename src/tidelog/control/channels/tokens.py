@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.rate_limit import Brake
 
 TAKEN, MISSING, TOO_MANY = 200, 401, 429
 TOO_MANY_SAID = "too many wrong tokens; wait a minute"

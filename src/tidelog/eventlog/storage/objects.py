@@ -23,7 +23,7 @@ from tidelog.errors import (
     StorageError,
     UsageError,
 )
-from tidelog.eventlog.storage.object_refusals import reason_of, storage_error
+from tidelog.eventlog.storage.object_errors import reason_of, storage_error
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.extras import missing_extra

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.storage.port import Storage
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.system.extras import check_installed
 
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"

@@ -11,10 +11,10 @@ from tidelog.errors import NameRefusedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base import evolving, ranges
+from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
+from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import TargetTables, one_address
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark.datasource.partitions import schemas_now
@@ -109,10 +109,12 @@ class CurrentTables:
         columns = progress.columns.get(table)
         if columns is None:
             destination.create(found)
-            progress.remember(table, evolving.described(found.columns))
+            progress.remember(table, schema_evolution.described(found.columns))
         else:
-            columns = evolving.as_altered(columns, found.columns, partial(destination.takes, found))
-            change = evolving.change(
+            columns = schema_evolution.as_altered(
+                columns, found.columns, partial(destination.takes, found)
+            )
+            change = schema_evolution.change(
                 self._delivery.on_schema_change,
                 table,
                 columns,

@@ -23,15 +23,15 @@ from tidelog.errors import OutputError, OvertakenError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base import evolving, logical_messages, ranges
+from tidelog.outputs.base import logical_messages, ranges, schema_evolution
 from tidelog.outputs.base.current_tables import CurrentTables
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
-from tidelog.outputs.base.parts import BatchPlan, TablePart
 from tidelog.outputs.base.progress import OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import JobScheduler
+from tidelog.outputs.base.schema_evolution import ColumnChange
+from tidelog.outputs.base.table_sizes import BatchPlan, TablePart
 from tidelog.outputs.base.targets import TargetTables, require_generation
 from tidelog.ports import (
     OutputBatch,
@@ -44,7 +44,7 @@ from tidelog.ports import (
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import find_error, output_failed
+from tidelog.spark.errors import find_error, output_failed
 from tidelog.spark.sessions.exact_names import EXACT_NAMES
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ExecutorOutput:
 
     def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
         """What can be done about columns of another type, for messages."""
-        return evolving.LEAVE_OUT
+        return schema_evolution.LEAVE_OUT
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Delete the table's rows of a lower version, now or in `writing`; before the batch's rows

@@ -15,7 +15,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors import jobs
 from tidelog.outputs.base.executors.tasks import Item, Work, Written
 from tidelog.outputs.base.logical_messages import MESSAGES
-from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
+from tidelog.outputs.base.table_sizes import SHARED_BYTES, TablePart, hash_partition_counts, spread
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark.transforms import Step, steps_of
 

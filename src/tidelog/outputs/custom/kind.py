@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.outputs.base.kinds import OwnKind
 from tidelog.outputs.custom.config import PythonSection
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import Output, OutputContext, OutputPlace
 
 

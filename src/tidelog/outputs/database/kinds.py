@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.base.progress import holds_all
 from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql.texts import exact_texts
 from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.errors import ConfigError
@@ -119,9 +119,9 @@ class MySql:
             return rows
         for name in key:
             values = rows.column(name)
-            if pa.types.is_temporal(values.type) and unreal_dates.any_unreal(values):
+            if pa.types.is_temporal(values.type) and invalid_dates.any_unreal(values):
                 place = rows.schema.get_field_index(name)
-                rows = rows.set_column(place, name, unreal_dates.texts(values))
+                rows = rows.set_column(place, name, invalid_dates.texts(values))
         return rows
 
     def connect(self, purpose: str) -> MySqlSession:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells, join
+from tidelog.codecs.columns.concatenation import Piece, TextCells, join
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True

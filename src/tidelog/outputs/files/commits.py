@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from tidelog.errors import OutcomeUnknownError, OutputBusyError, OvertakenError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.files.attempts import Attempt, StagedFile
+from tidelog.outputs.files.staged_files import Attempt, StagedFile
 from tidelog.system import failpoints
 
 _KEPT = 20  # commits

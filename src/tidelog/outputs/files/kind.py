@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tidelog.outputs.base.kinds import OwnKind, directory
 from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.outputs.files.config import FilesSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.outputs.base.executors.writer import Writer
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.errors import failing
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.files.attempts import Attempt, StagedFile
 from tidelog.outputs.files.events import json_lines, records
 from tidelog.outputs.files.layout import FilesLayout
+from tidelog.outputs.files.staged_files import Attempt, StagedFile
 from tidelog.ports import TargetTable, WriteTask
 
 STAGED = ".staged"  # what DuckDB's *.parquet does not match

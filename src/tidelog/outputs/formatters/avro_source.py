@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import TextCells
+from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.source_blocks import source_block
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells
-from tidelog.outputs.base.other_keys import OTHER_KEY
+from tidelog.codecs.columns.concatenation import Piece, TextCells
+from tidelog.outputs.base.key_changes import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
     EventColumns,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind
-from tidelog.outputs.base.probes import accepts
 from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
+from tidelog.outputs.base.reachability import accepts
+from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.outputs.http.config import HttpSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
 

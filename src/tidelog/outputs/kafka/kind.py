@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tidelog.model.units import counted
 from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
+from tidelog.outputs.base.reachability import ANSWER_S
+from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
 

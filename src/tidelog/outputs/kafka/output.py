@@ -30,8 +30,8 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.base.ranges import whole_dumps
+from tidelog.outputs.base.table_sizes import BatchPlan
 from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of

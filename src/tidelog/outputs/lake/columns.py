@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.widening import Wider, holds
+from tidelog.outputs.base.type_widening import Wider, holds
 from tidelog.ports import TargetTable
 
 
@@ -54,7 +54,7 @@ def plan(
     copy: CopyColumns, target: TargetTable, wanted: Mapping[str, str], policy: str
 ) -> ColumnPlan:
     """From the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``, as ``policy``
-    (see `tidelog.outputs.base.evolving`) says.
+    (see `tidelog.outputs.base.schema_evolution`) says.
 
     Raises OutputError for a change that can't be made, or may not.
     """

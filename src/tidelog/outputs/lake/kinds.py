@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.outputs.base.kinds import OwnKind, directory
-from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -100,7 +100,7 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
 
 
 def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.delta.idle import holds_all
+    from tidelog.outputs.lake.delta.idle_check import holds_all
 
     section.provide_options()
     options = _delta_options(section)

@@ -29,8 +29,8 @@ from tidelog.outputs.base.ranges import (
 )
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake.contents import Holds
-from tidelog.outputs.lake.reasons import reason_of
-from tidelog.outputs.lake.restored import start_of
+from tidelog.outputs.lake.errors import reason_of
+from tidelog.outputs.lake.restore_check import start_of
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place
 from tidelog.ports import (
     DumpCompleted,
@@ -40,7 +40,7 @@ from tidelog.ports import (
     TargetTable,
     WriteLease,
 )
-from tidelog.spark import failures
+from tidelog.spark import errors
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
@@ -376,18 +376,18 @@ class LakeOutput(ABC, Generic[Copy]):
         except TidelogError:
             raise
         except Exception as error:
-            ours = failures.find_error(str(error))  # retrying helps no undecodable record
+            ours = errors.find_error(str(error))  # retrying helps no undecodable record
             if ours is not None:
                 raise ours from error
-            if (known := failures.jvm_failure(error)) is not None:
+            if (known := errors.jvm_failure(error)) is not None:
                 raise known from error
             reason = reason_of(error)
             places = ", ".join(self._table(work.table).place for work in works)
             tables = ", ".join(str(work.table) for work in works)
             start, end = min(each.start for each in works), max(each.end for each in works)
             what = f"{self.product} table {places}: writing offsets {start} to {end} of {tables}"
-            if failures.lasting_reason(error):
-                raise failures.output_failed(what, error) from error
+            if errors.lasting_reason(error):
+                raise errors.output_failed(what, error) from error
             raise OutputError(f"{what} failed: {reason}") from error
 
 

@@ -19,10 +19,10 @@ from tidelog.outputs.base.targets import (
     rename_step,
     route_step,
 )
-from tidelog.outputs.base.widening import Wider
+from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import Restored
 from tidelog.ports import TargetTable
 
 GENERATION_PROPERTY = "tidelog.generation"
@@ -174,7 +174,7 @@ class LakeTable(ABC):
                 )
 
     def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
-        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.evolving`) says; the
+        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.schema_evolution`) says; the
         names of those that rows deliver from now on.
 
         A column that the source dropped stays as it was, null in later rows; if the source adds it

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.probes import ANSWER_S
 from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.base.reachability import ANSWER_S
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.outputs.opensearch.config import OpenSearchSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 

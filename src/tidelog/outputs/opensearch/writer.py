@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.executors.writer import Writer
-from tidelog.outputs.opensearch import documents, joined
+from tidelog.outputs.opensearch import documents, joined_documents
 from tidelog.outputs.opensearch.bulk import GONE, Bulk
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions, path, reason
 from tidelog.outputs.opensearch.documents import DELETED, META, VERSION
-from tidelog.outputs.opensearch.joined import JoinedPart
+from tidelog.outputs.opensearch.joined_documents import JoinedPart
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
@@ -135,7 +135,7 @@ class OpenSearchWriter(Writer):
         if not rows.num_rows:
             return
         now = int(time.time() * 1000)
-        lines = joined.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
+        lines = joined_documents.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
         versions = rows.column(CHANGE_VERSION).to_numpy()
         self._bulk.send(index.alias, table.name, lines, versions, conflicts_again=True)
 

@@ -19,7 +19,7 @@ from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.session_settings import set_statement
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
-from tidelog.sources.mysql.failures import connection_error, reached
+from tidelog.sources.mysql.errors import connection_error, reached
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor

@@ -22,9 +22,9 @@ from tidelog.model.postgres_settings import (
     WRITABLE,
     set_newer_timeouts,
 )
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
-from tidelog.sources.postgres.failures import connection_error, reached
+from tidelog.sources.postgres.errors import connection_error, reached
 from tidelog.sources.postgres.hosts import first_that_answers
 
 APPLICATION = "tidelog"
@@ -139,11 +139,11 @@ def connect(
     return connection
 
 
-def _session(info: str, silence_ms: int) -> answers.Session:
+def _session(info: str, silence_ms: int) -> async_results.Session:
     """One host's SQL connection, in autocommit."""
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
-        connection = answers.Session.connect(info, autocommit=True, prepare_threshold=None)
+        connection = async_results.Session.connect(info, autocommit=True, prepare_threshold=None)
         connection.silence_s = CONNECT_TIMEOUT_S
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
@@ -154,7 +154,7 @@ def _session(info: str, silence_ms: int) -> answers.Session:
     except PreflightError:
         connection.close()
         raise
-    answers.limit_silence(connection, silence_ms)
+    async_results.limit_silence(connection, silence_ms)
     if texts is not None:
         adapt(connection, texts)
     reached(info)
@@ -181,7 +181,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
     timeout_s = int(given) if given.isdecimal() else 0
     deadline = time.monotonic() + (timeout_s or CONNECT_TIMEOUT_S)
     try:
-        answers.finish_connecting(pgconn, deadline)
+        async_results.finish_connecting(pgconn, deadline)
     except OSError:
         pgconn.finish()
         raise connection_error(info, "timeout expired") from None
@@ -191,7 +191,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
         raise connection_error(info, message)
     try:
         if newer := set_newer_timeouts(pgconn.server_version):
-            result = answers.commanded(pgconn, newer)
+            result = async_results.commanded(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
         use_own_encoding(pgconn)

@@ -17,7 +17,7 @@ from psycopg.adapt import Dumper, Loader
 
 from tidelog.codecs.postgres.server_texts import ServerText, server_text
 from tidelog.errors import PreflightError
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 
 _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
 _JSON = (114, 3802)  # json, jsonb
@@ -34,7 +34,7 @@ def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
     if texts is None and name != "UTF8":
         raise PreflightError(unreadable(name))
     if texts is not None:
-        result = answers.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
+        result = async_results.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
     return texts

@@ -1,7 +1,7 @@
 """A range of one table as Spark reads it: planned by its segments, one row per key.
 
 Each part is read and folded by one task (`tidelog.codecs.fold`,
-`tidelog.spark.changes.combining`). What was read in several parts is folded once more, by Spark, by
+`tidelog.spark.changes.merging`). What was read in several parts is folded once more, by Spark, by
 the same rules.
 """
 
@@ -90,7 +90,7 @@ def newest(
 
 def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
     """One row per match key of rows in the shape `changes`, by the rules of
-    `tidelog.spark.changes.combining.combine`. ``complete``: no row lacks a column.
+    `tidelog.spark.changes.merging.combine`. ``complete``: no row lacks a column.
     """
     keys = [quoted(name) for name in schema.match_key]
     if complete:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableSchema
@@ -114,7 +114,7 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
             elif base in _PADDED and pa.types.is_string(kind):
                 text = text.rstrip(" ")
                 cells = pc.utf8_rtrim(cells, characters=" ")
-            wanted = unreal_dates.value(text, kind)
+            wanted = invalid_dates.value(text, kind)
             if wanted is None:
                 wanted = pa.array([text], pa.string()).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError):

@@ -13,7 +13,7 @@ from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.combining import combine, sliced
+from tidelog.spark.changes.merging import combine, sliced
 from tidelog.spark.datasource import partitions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import envelope, shaping, variant

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells
+from tidelog.codecs.columns.concatenation import Piece, TextCells
 from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import source_block
 from tidelog.eventlog.reader import EventLog

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import decode
-from tidelog.codecs.missing import missing_indices
-from tidelog.codecs.moved_keys import doubled, moved_keys, ops_of
+from tidelog.codecs.key_changes import doubled, moved_keys, ops_of
+from tidelog.codecs.missing_columns import missing_indices
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
 

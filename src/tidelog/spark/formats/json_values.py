@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.concatenation import Piece, TextCells, has_escapes, join
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
-from tidelog.codecs.columns.joining import Piece, TextCells, has_escapes, join
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
-from tidelog.spark.bits import are_bits, bit_texts, bits_of
+from tidelog.spark.bit_strings import are_bits, bit_texts, bits_of
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.structured import java_double, unscaled
 

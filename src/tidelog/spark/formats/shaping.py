@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
-from tidelog.codecs.missing import missing_names
+from tidelog.codecs.missing_columns import missing_names
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 

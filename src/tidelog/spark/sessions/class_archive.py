@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.spark.sessions.installed import java_program
+from tidelog.spark.sessions.installation import java_program
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL
+from tidelog.codecs.cell_positions import MISSING, NULL
 from tidelog.codecs.tuple_kernel import COLUMN_COUNT, MALFORMED, UNKNOWN_KIND, read_tuple
 from tidelog.model.records import Kind
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelog.codecs.images import MISSING, CellPlaces, Image, integers, matrices, payloads
+from tidelog.codecs.cell_positions import MISSING, CellPlaces, Image, integers, matrices, payloads
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import layout
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs.bigendian import put_uint32
-from tidelog.codecs.images import MISSING
+from tidelog.codecs.cell_positions import MISSING
 from tidelog.codecs.key_kernel import hash64
 from tidelog.codecs.mysql.rows.cell_kernel import LACKS_CHANGED, LACKS_NONE
 from tidelog.model.records import KeyEffect, Kind

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from tidelog.codecs.cell_positions import Image
 from tidelog.codecs.columns import text_kernels
 from tidelog.codecs.encoded_keys import EncodedKeys
-from tidelog.codecs.images import Image
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.codecs.mysql.rows import key_kernel as kernel

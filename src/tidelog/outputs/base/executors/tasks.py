@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.missing import named_lists
+from tidelog.codecs.missing_columns import named_lists
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base import other_keys
+from tidelog.outputs.base import key_changes
 from tidelog.outputs.base.executors import hash_partitions
 from tidelog.outputs.base.logical_messages import records
 from tidelog.ports import (
@@ -28,7 +28,7 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
-from tidelog.spark.failures import lasting_reason
+from tidelog.spark.errors import lasting_reason
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
@@ -187,7 +187,7 @@ def _read_items(work: Work, items: Sequence[Item]) -> Batches:
         plan = _read_plan(work, item.table.schema)
         for read in executor.batches(plan, log, item.refs):
             key = item.table.schema.match_key
-            told = read if work.formatter is None else other_keys.told(read, key)
+            told = read if work.formatter is None else key_changes.told(read, key)
             batch = hash_partitions.of(told, key, *item.hash_partition)
             yield item.table, prepared(batch, item.table, work.task.deleted_below)
 
@@ -203,7 +203,7 @@ def _read_in_order(
     for schema, batch in executor.events_in_order(log, refs, plans):
         table = by_name[str(schema.table)]
         if work.formatter is not None:
-            batch = other_keys.told(batch, table.schema.match_key)
+            batch = key_changes.told(batch, table.schema.match_key)
         yield table, prepared(batch, table, {})
 
 

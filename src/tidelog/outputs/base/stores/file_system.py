@@ -15,7 +15,7 @@ from typing import Any
 from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
-from tidelog.outputs.base.stores.failures import failing, reason_of
+from tidelog.outputs.base.stores.errors import failing, reason_of
 from tidelog.outputs.base.stores.stored_file import StoredFile
 
 

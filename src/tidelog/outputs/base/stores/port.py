@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from tidelog.model.log_places import is_object_store
+from tidelog.model.log_locations import is_object_store
 from tidelog.outputs.base.stores.file_system import FileSystemStore
 from tidelog.outputs.base.stores.stored_file import StoredFile
 

@@ -9,8 +9,8 @@ from pydantic import Field, SecretStr, model_validator
 
 from tidelog.eventlog.storage.opening import provide_options
 from tidelog.kinds.sections import Location, Section, StorageOption
-from tidelog.model.log_places import is_object_store
-from tidelog.outputs.base.probes import directory_ready
+from tidelog.model.log_locations import is_object_store
+from tidelog.outputs.base.reachability import directory_ready
 from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 

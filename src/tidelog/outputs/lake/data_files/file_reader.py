@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputError, TidelogError
-from tidelog.model.log_places import is_object_store
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.model.log_locations import is_object_store
+from tidelog.outputs.base.stores.errors import failing
 from tidelog.outputs.base.stores.port import FileStore, open_file_store
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.errors import failing
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.key_index import index_keys
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache

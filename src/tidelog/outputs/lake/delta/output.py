@@ -35,8 +35,8 @@ from tidelog.outputs.lake.delta.settle_tasks import (
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum
 from tidelog.outputs.lake.delta_log import table_actions
+from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
-from tidelog.outputs.lake.reasons import reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import Settled
 from tidelog.ports import StateStore, TargetTable

@@ -15,12 +15,12 @@ from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, T
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.base.widening import Wider
+from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import edits, row_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
-from tidelog.outputs.lake.delta import history
+from tidelog.outputs.lake.delta import restore_check
 from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, needs_mapping, new_definition
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
@@ -30,7 +30,7 @@ from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import Restored
 from tidelog.outputs.lake.settling.old_rows import newest_version
 from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
@@ -314,7 +314,7 @@ class DeltaTable(LakeTable):
             [*actions, *own],
             operation="MERGE" if self.layout.holds == "copy" else "WRITE",
             parameters={} if self.layout.holds == "copy" else {"mode": "Append"},
-            note=history.note(application, end, checked),
+            note=restore_check.note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
         self._checked = checked
@@ -340,7 +340,7 @@ class DeltaTable(LakeTable):
         if self._expected == (version, since):  # a commit beyond what was checked, and it is ours
             self._checked = version
             return None
-        found = history.standing(self._commit_of, version, application)
+        found = restore_check.standing(self._commit_of, version, application)
         if found.offset == since or found.restored is None:
             self._checked = version
             return None
@@ -358,6 +358,6 @@ class DeltaTable(LakeTable):
             (newest_version(file, reader, layout) for file in self.state.files.values()), default=-1
         )
 
-    def _commit_of(self, version: int) -> history.DeltaCommit | None:
+    def _commit_of(self, version: int) -> restore_check.DeltaCommit | None:
         info = self.state.commit_info(version)
-        return None if info is None else history.DeltaCommit.parse(version, info)
+        return None if info is None else restore_check.DeltaCommit.parse(version, info)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.base.widening import Wider
+from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import LakeLayout, fields_of
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
@@ -32,7 +32,7 @@ from tidelog.outputs.lake.iceberg.state import (
     SchemaChange,
     conflict,
 )
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import Restored
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,

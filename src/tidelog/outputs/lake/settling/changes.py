@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.missing import named_lists
+from tidelog.codecs.missing_columns import named_lists
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION

@@ -18,7 +18,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import RowsUnlogged
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)

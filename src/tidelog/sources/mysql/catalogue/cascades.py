@@ -19,7 +19,7 @@ from pymysql.constants import ER
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.mysql.failures import number_of
+from tidelog.sources.mysql.errors import number_of
 
 _COLUMNS = """
 SELECT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME,

@@ -22,7 +22,7 @@ from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
 from tidelog.errors import TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name, text_of
-from tidelog.sources.mysql.failures import PARSE_ERROR, number_of
+from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
 
 _BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 """Character sets with characters that the catalogue has not."""

@@ -21,7 +21,7 @@ from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.catalogue.labels import check_key, with_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.surrogates import surrogate_key, unfit_key
+from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
 RELATION_ID = 0  # a table map's id changes whenever the server opens the table anew
 

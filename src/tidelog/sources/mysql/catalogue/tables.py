@@ -18,6 +18,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
+from tidelog.sources.condition_check import only_refusals
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -28,12 +29,11 @@ from tidelog.sources.mysql.catalogue.storage import (
     versions_of,
 )
 from tidelog.sources.mysql.chunks.conditions import checked
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
-from tidelog.sources.mysql.failures import number_of, translated
+from tidelog.sources.mysql.errors import number_of, translated
 from tidelog.sources.mysql.stream.positions import log_end, log_files
-from tidelog.sources.refusals import only_refusals
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 

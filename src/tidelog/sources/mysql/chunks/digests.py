@@ -9,14 +9,14 @@ from typing import Final
 
 import pymysql
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkBusyError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
@@ -73,9 +73,9 @@ def _time(name: str) -> str:
 
 
 def _key_days(name: str) -> str:
-    """The days of a key column; each date has its own: `tidelog.codecs.unreal_dates`."""
+    """The days of a key column; each date has its own: `tidelog.codecs.invalid_dates`."""
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
-    first, of_a_year = unreal_dates.FIRST, unreal_dates.OF_A_YEAR
+    first, of_a_year = invalid_dates.FIRST, invalid_dates.OF_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
     number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
     # These servers' year 0 has no February 29th: its days before are a day too late.

@@ -14,7 +14,7 @@ from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.chunks.conditions import checked
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, open_reading
 from tidelog.sources.mysql.connect import Connection, quote_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.sources import key_texts as shared
 
@@ -18,8 +18,8 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)
-    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and unreal_dates.any_unreal(
+    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and invalid_dates.any_unreal(
         values
     ):
-        return unreal_dates.texts(values)
+        return invalid_dates.texts(values)
     return shared.key_texts(values, _SPELLING)

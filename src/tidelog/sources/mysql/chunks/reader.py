@@ -18,7 +18,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
-from tidelog.sources.mysql.chunks.failures import chunk_errors, time_limit
+from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
 from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (

@@ -22,9 +22,9 @@ from tidelog.sources.findings import (
 )
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
-from tidelog.sources.mysql.preflight.examined import Check, Examined
+from tidelog.sources.mysql.preflight.context import Check, Examined
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
 

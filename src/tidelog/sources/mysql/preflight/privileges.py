@@ -11,11 +11,11 @@ from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import quote_name
-from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.errors import number_of, words
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.examined import Examined
+    from tidelog.sources.mysql.preflight.context import Examined
 
 _DENIED = (1044, 1142, 1227)
 WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")

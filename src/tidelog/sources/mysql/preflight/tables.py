@@ -22,10 +22,10 @@ from tidelog.sources.mysql.catalogue.schemas import (
     hidden_columns,
 )
 from tidelog.sources.mysql.connect import quote_name
-from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.errors import number_of, words
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.examined import Examined
+    from tidelog.sources.mysql.preflight.context import Examined
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}

@@ -27,8 +27,8 @@ from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.tokens import Token, tokens

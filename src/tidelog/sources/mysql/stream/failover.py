@@ -20,8 +20,9 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream.executed import (
+from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.stream.gtids import GtidSet, inside
+from tidelog.sources.mysql.stream.logged_gtids import (
     Gtids,
     MariaDbGtids,
     before_file,
@@ -31,7 +32,6 @@ from tidelog.sources.mysql.stream.executed import (
     read_gtids,
     without,
 )
-from tidelog.sources.mysql.stream.gtids import GtidSet, inside
 from tidelog.sources.mysql.stream.positions import LogFiles, has_gtids
 
 logger = logging.getLogger(__name__)

@@ -45,16 +45,16 @@ from tidelog.ports import (
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
 from tidelog.sources.mysql.stream.affected_tables import AffectedTables
-from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
-from tidelog.sources.mysql.stream.executed import LoggedGtids
 from tidelog.sources.mysql.stream.failover import place_on, shift_behind
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_statements import LogStatements
 from tidelog.sources.mysql.stream.log_tables import LogTables
+from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
 from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
@@ -63,7 +63,7 @@ from tidelog.sources.mysql.stream.replication.stream import (
     BinlogStream,
     ReceivedEvents,
 )
-from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlAhead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.stalls import StallWatch

@@ -17,7 +17,7 @@ from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
-from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tidelog.codecs.mysql.binlog.position import text
 from tidelog.errors import ConnectionLostError
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.stream.positions import RESET, log_end
 
 # How often a stream at rest is compared with the log's end.

@@ -21,7 +21,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import LogEvent
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.stream.log_parts import LogPart, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles, log_files
 from tidelog.sources.mysql.stream.xa import Group, PreparedGroups, XaEvents, find_prepared

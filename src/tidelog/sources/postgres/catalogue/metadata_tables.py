@@ -11,7 +11,7 @@ from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue.table_rights import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.watermark_table_checks import distrusted
 
 # Debezium's signal table: what a signal is made of.
 SIGNAL_COLUMNS = ("id", "type", "data")

@@ -28,7 +28,6 @@ from tidelog.sources.postgres.catalogue.identity import (
     IdentityTrouble,
     identities,
 )
-from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
     create_signal_table,
@@ -36,6 +35,11 @@ from tidelog.sources.postgres.catalogue.metadata_tables import (
     signal_columns,
 )
 from tidelog.sources.postgres.catalogue.publication_inputs import inputs
+from tidelog.sources.postgres.catalogue.publication_members import (
+    managed_for,
+    members_of,
+    publications_now,
+)
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
@@ -49,7 +53,7 @@ from tidelog.sources.postgres.catalogue.table_rights import (
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 
 __all__ = ["Publications", "PublishedTable"]
 

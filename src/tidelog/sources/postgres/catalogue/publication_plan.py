@@ -12,7 +12,11 @@ from typing import Literal
 
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
-from tidelog.sources.postgres.catalogue.members import Member, PublicationState, managed_for
+from tidelog.sources.postgres.catalogue.publication_members import (
+    Member,
+    PublicationState,
+    managed_for,
+)
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
 KINDS = {True: ("insert", "update", "delete", "truncate"), False: ("insert", "truncate")}

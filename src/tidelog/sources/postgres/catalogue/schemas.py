@@ -16,7 +16,7 @@ import psycopg
 from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.postgres.catalogue.identity import identities
-from tidelog.sources.surrogates import surrogate_key, unfit_key
+from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -12,7 +12,8 @@ from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
-from tidelog.sources.postgres.catalogue.members import members_of
+from tidelog.sources.condition_check import only_refusals
+from tidelog.sources.postgres.catalogue.publication_members import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import (
     estimated_rows,
@@ -28,8 +29,7 @@ from tidelog.sources.postgres.connect import (
     lsn_value,
     quote_ident,
 )
-from tidelog.sources.postgres.failures import translated
-from tidelog.sources.refusals import only_refusals
+from tidelog.sources.postgres.errors import translated
 
 BLOCK_BYTES = 8192
 

@@ -25,7 +25,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import table_shape
 from tidelog.sources.postgres.chunks.reader import (
@@ -215,7 +215,7 @@ class PostgresBlockingReader:
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
         """End the walsender's wait: it would not notice that its client is gone."""
         try:
-            answers.cancel(pgconn, CANCEL_TIMEOUT_S)
+            async_results.cancel(pgconn, CANCEL_TIMEOUT_S)
             _result(pgconn, time.monotonic() + CANCEL_TIMEOUT_S)
         except (psycopg.Error, TidelogError):
             pass  # it ends with the transaction that it waits for
@@ -296,6 +296,6 @@ def create_slot_command(slot: str, server_version: int) -> str:
 def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:
     """The answer to what was sent; None if there is none by then."""
     try:
-        return pgconn.get_result() if answers.arrives(pgconn, deadline) else None
+        return pgconn.get_result() if async_results.arrives(pgconn, deadline) else None
     except psycopg.OperationalError:
         raise ConnectionLostError("the replication connection was lost") from None

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.records import Int64s, UInt8s
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.stream import libpq
 
@@ -51,15 +51,15 @@ class CopyReader:
         may (`answers.Session`). ``query`` is a single statement: the
         extended protocol refuses more, so a condition can't smuggle in a second one.
         """
-        pgconn, silence_s = connection.pgconn, answers.silence_s(connection)
-        result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
+        pgconn, silence_s = connection.pgconn, async_results.silence_s(connection)
+        result = async_results.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
         if not keep and len(self._buffer) > self._initial_bytes:
             self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
         self.cut = False
         used, rows = self._drain(pgconn, keep, limit_bytes, silence_s)
-        for last in list(answers.results(pgconn, answers.END_S)):
+        for last in list(async_results.results(pgconn, async_results.END_S)):
             if last.status != pq.ExecStatus.FATAL_ERROR:
                 continue
             state = last.error_field(pq.DiagnosticField.SQLSTATE)
@@ -91,7 +91,7 @@ class CopyReader:
                 silence_ms,
             )
             if outcome == libpq.DRAINED:
-                answers.give_up(pgconn)
+                async_results.give_up(pgconn)
             if outcome != libpq.GROW:
                 break
             if not self.cut:
@@ -117,7 +117,7 @@ class CopyReader:
         """Have the server send no more. Where it can't be told, the rest comes for nothing."""
         self.cut = True
         with suppress(psycopg.Error):
-            answers.cancel(pgconn)
+            async_results.cancel(pgconn)
 
     def _drain_plainly(
         self, pgconn: pq.abc.PGconn, keep: int, limit: int, silence_s: float | None
@@ -155,12 +155,12 @@ def _rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[bytes]:
         if length:
             yield bytes(data)
             reads, moved = 0, time.monotonic()
-        elif reads < answers.READS:
+        elif reads < async_results.READS:
             pgconn.consume_input()
             reads += 1
         else:
             reads = 0
-            if answers.comes(pgconn):
+            if async_results.comes(pgconn):
                 moved = time.monotonic()
             elif silence_s is not None and time.monotonic() - moved > silence_s:
-                answers.give_up(pgconn)
+                async_results.give_up(pgconn)

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.chunks.sql import table_reference
@@ -133,7 +133,9 @@ def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
     pgconn = connection.pgconn
     query = f"EXPLAIN (FORMAT JSON) {query}"
-    result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=answers.silence_s(connection))
+    result = async_results.sent(
+        pgconn, encoded(pgconn, query), timeout_s=async_results.silence_s(connection)
+    )
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     plan = json.loads(result.get_value(0, 0) or b"[]")

@@ -34,7 +34,7 @@ from tidelog.sources.postgres.chunks.watermarks import (
 )
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.watermark_table_checks import distrusted
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000

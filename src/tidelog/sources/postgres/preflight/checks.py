@@ -21,12 +21,12 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
-from tidelog.sources.postgres.failures import translated
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, setting_of
+from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
+from tidelog.sources.postgres.preflight.report import Connection, one_row, setting_of
 from tidelog.sources.postgres.preflight.rights import superuser_reads_others
 from tidelog.sources.postgres.preflight.tables import TableChecks
-from tidelog.sources.postgres.preflight.texts import naming_columns
+from tidelog.sources.postgres.preflight.text_checks import naming_columns
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of

@@ -22,8 +22,8 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
     PublishedTable,
 )
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
+from tidelog.sources.postgres.watermark_table_checks import distrusted
 
 SHOWN = 3  # reasons, of many
 

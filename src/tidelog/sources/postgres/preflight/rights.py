@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.preflight.findings import Connection, one_row
+from tidelog.sources.postgres.preflight.report import Connection, one_row
 
 
 def superuser_reads_others(connection: Connection, publications: Publications) -> Iterator[Finding]:

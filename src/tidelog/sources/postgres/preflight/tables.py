@@ -11,7 +11,7 @@ from tidelog.sources.postgres.catalogue.publication import Publications, Publish
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
+from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
 
 # Is there an index that lets no two rows have these columns alike? And are NULLs alike to it?
 _UNIQUE = """

@@ -15,7 +15,7 @@ from psycopg import pq
 
 from tidelog.errors import ConnectionLostError, TidelogError
 from tidelog.ports import SourceId
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import connect_replication, quote_ident
 from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.stream.standby import in_recovery
@@ -84,7 +84,7 @@ def _set_failover(dsn: str, slot: str) -> None:
     pgconn = connect_replication(dsn, purpose="capture")
     try:
         command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"
-        result = answers.commanded(pgconn, encoded(pgconn, command))
+        result = async_results.commanded(pgconn, encoded(pgconn, command))
         if result.status != pq.ExecStatus.COMMAND_OK:
             message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
             raise TidelogError(f"the server refuses: {message.decode(errors='replace')}")

@@ -41,15 +41,15 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.stream import failover, slots
-from tidelog.sources.postgres.stream.busy import when_free
+from tidelog.sources.postgres.stream.lock_waits import when_free
 from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
-from tidelog.sources.postgres.stream.past import check_past
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.stream.server import check_server, identify, one_value
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
+from tidelog.sources.postgres.stream.timeline import check_past
 from tidelog.system import failpoints
 
 RETRY_REFUSED_S = 5.0

@@ -17,7 +17,7 @@ import psycopg
 
 from tidelog.errors import TidelogError
 from tidelog.sources.postgres.connect import quote_literal
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 
 logger = logging.getLogger(__name__)
 

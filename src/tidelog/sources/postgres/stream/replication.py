@@ -19,7 +19,7 @@ from psycopg import pq
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.errors import ConnectionLostError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
     connect_replication,
     lsn_text,
@@ -30,8 +30,8 @@ from tidelog.sources.postgres.connect import (
 from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.hosts import pinned
 from tidelog.sources.postgres.stream import libpq
-from tidelog.sources.postgres.stream.refusals import refusal
-from tidelog.system.reach import peer_of
+from tidelog.sources.postgres.stream.errors import refusal
+from tidelog.system.peer_check import peer_of
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
@@ -42,7 +42,7 @@ STATUS_INTERVAL_S = 5.0
 # A newly acknowledged position is reported at most this often; each may write the slot to disk.
 ACKNOWLEDGE_INTERVAL_S = 0.25
 # A server that sends nothing for this long, though asked to answer, is gone. It may be busy: one
-# that answers nobody any more is gone sooner, see `tidelog.system.reach`.
+# that answers nobody any more is gone sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 ASK_EVERY_S = 1.0
 """A silent server is asked how far it has read: of itself it tells that twice a minute."""
@@ -359,13 +359,13 @@ class ReplicationStream:
 
     def _command(self, command: bytes) -> pq.abc.PGresult:
         try:
-            return answers.commanded(self._pgconn, command)
+            return async_results.commanded(self._pgconn, command)
         except psycopg.Error as error:
             raise ConnectionLostError(f"the replication connection was lost: {error}") from None
 
     def _ended(self) -> TidelogError:
         try:
-            result = next(answers.results(self._pgconn, answers.END_S), None)
+            result = next(async_results.results(self._pgconn, async_results.END_S), None)
         except psycopg.Error:
             result = None
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:

@@ -12,7 +12,7 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.stream.failover import copied_to_standbys
 from tidelog.sources.postgres.stream.open_transactions import named_while_waiting, who_is_open
 from tidelog.sources.postgres.stream.slot_owner import START_ANEW, SlotOwner, reader_of

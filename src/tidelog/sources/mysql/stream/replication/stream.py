@@ -28,13 +28,13 @@ from tidelog.errors import (
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import BINLOG_FATAL, translated
+from tidelog.sources.mysql.errors import BINLOG_FATAL, translated
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
-from tidelog.sources.mysql.stream.replication.refusals import refusal
+from tidelog.sources.mysql.stream.replication.errors import refusal
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, Seeking
-from tidelog.system.reach import peer_of
+from tidelog.system.peer_check import peer_of
 
 # One receive of the socket, and how much of events one `receive` returns at most.
 RECEIVE_BYTES = 256 << 10
@@ -44,7 +44,7 @@ DEFAULT_BUFFER_EVENTS = 32_768
 # How often a server without changes says so. It also tells that it is alive.
 HEARTBEAT_S = 2.0
 # A server that sends nothing for this long is gone; one that answers nobody any more is gone
-# sooner, see `tidelog.system.reach`.
+# sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 
 # Once something has arrived: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).

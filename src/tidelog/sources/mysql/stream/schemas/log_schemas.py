@@ -42,10 +42,10 @@ from tidelog.sources.mysql.catalogue.schemas import (
     misfit,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement, renames_of
 from tidelog.sources.mysql.stream.positions import log_end, log_files
-from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlAhead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 

@@ -1,0 +1,230 @@
+"""One leadership of a pipeline: its queries, from the takeover to the end of the lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.app.elections import pipeline_lease
+from tidelog.app.instances import PIPELINE_PREFIX
+from tidelog.app.log_location import log_place
+from tidelog.app.pipeline.backfill import ask_for, catch_up
+from tidelog.app.pipeline.destinations import check_places, destinations
+from tidelog.app.pipeline.filtered_rows import FilteredRows
+from tidelog.app.pipeline.idle_check import checked_with, note_delivered
+from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.pipeline.pause import PipelinePause
+from tidelog.app.pipeline.progress import pipeline_consumers
+from tidelog.app.status_stream import OnStatus
+from tidelog.capture.handover import end_later
+from tidelog.capture.leadership import Leader, LeaseKeeper
+from tidelog.config import Config
+from tidelog.errors import LeaseLostError, StateError, TidelogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.ports import StateStore, WriteLease
+from tidelog.spark.delivery.run import BatchProgress, run_pipeline
+from tidelog.state.opening import fenced, look_every_s
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_S: Final = 0.05
+_CANCEL_S: Final = 0.5
+_ASKED_EVERY_S: Final = 0.5
+"""How often it looks whether another process shall lead, where looks cost nothing."""
+
+
+_sessions: set[PipelineSession] = set()
+"""Those of this process, which share Spark's context."""
+
+
+class PipelineSession:
+    """`tidelog.capture.leadership.LeaderSession`: outputs are opened, and told their lease.
+
+    Args:
+        config: of the pipeline.
+        spark: runs the queries.
+        state: where it is told who leads; it stays open.
+        holder: who this is.
+        keeper: of the lease.
+        is_to_hand_over: has somebody asked that another lead?
+        file: what tasks look at.
+        once: deliver what the log holds now.
+        alone: nobody else runs jobs by ``spark``.
+        on_progress: told of batches, and of outputs that stop and go on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spark: SparkSession,
+        state: StateStore,
+        holder: str,
+        keeper: LeaseKeeper,
+        is_to_hand_over: Callable[[], bool],
+        file: LeaseFile,
+        *,
+        once: bool,
+        on_progress: OnStatus,
+        alone: bool,
+    ) -> None:
+        self._config = config
+        self._spark = spark
+        self._keeper = keeper
+        self._is_to_hand_over = is_to_hand_over
+        self._file = file
+        self._once = once
+        self._alone = alone
+        self._report = _Report(on_progress)
+        self._lost: LeaseLostError | None = None
+        epoch, name = keeper.lease.epoch, config.pipeline.name
+        leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
+        self._paused = PipelinePause(state, name, look_every_s(config.state.place))
+        self._led = led = fenced(state, pipeline_lease(name), epoch)
+        led.put(PIPELINE_PREFIX + name, asdict(leader), None)
+        check_places(config)
+        fence = file.fence(epoch, log_place(config), name)
+        self._lease = WriteLease(epoch, keeper.check, fence)
+        self._outputs = make_outputs(config, spark, self._lease)
+        _sessions.add(self)
+
+    def run(self, stop: threading.Event) -> bool:
+        """Until ``stop``, or what there was is delivered. Raises LeaseLostError, after all queries
+        have ended without waiting for their batches.
+        """
+        config, path = self._config, log_place(self._config)
+        log = EventLog.open(path)
+        copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
+        checked = checked_with(config, log)
+        resume = catch_up(config, log, copies)
+        ending, lost, done = threading.Event(), threading.Event(), threading.Event()
+        threads = [
+            threading.Thread(
+                target=self._watch, args=(stop, ending, lost, done), name="tidelog-pipeline-lease"
+            )
+        ]
+        if not self._once:
+            threads.append(
+                threading.Thread(
+                    target=self._listen, args=(ending, done), name="tidelog-pipeline-handover"
+                )
+            )
+        pause_watch = threading.Thread(
+            target=self._paused.watch, args=(done,), name="tidelog-pipeline-pause", daemon=True
+        )
+        for thread in (*threads, pause_watch):
+            thread.start()
+        try:
+            run_pipeline(
+                self._spark,
+                path,
+                self._outputs,
+                once=self._once,
+                name=config.pipeline.name,
+                consumers=pipeline_consumers(config, log),
+                on_progress=self._report.batch,
+                stop=ending,
+                max_batch_bytes=config.pipeline.batch_bytes,
+                trigger_s=config.pipeline.trigger_ms / 1000,
+                destinations=destinations(config),
+                on_state=self._report.changed,
+                resume=resume,
+                lease=self._lease,
+                lost=lost,
+                # What does not wait has begun: a pause holds for the next one.
+                is_paused=lambda: not self._once and self._paused.now,
+                ask=partial(ask_for, config),
+                ask_for_rows=FilteredRows(config, self._spark, log),
+            )
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+            pause_watch.join(_CANCEL_S)
+        if self._lost is not None:
+            raise self._lost
+        if self._once and not ending.is_set():
+            note_delivered(self._led, config.pipeline.name, checked)
+        return self._once
+
+    def close(self) -> None:
+        _sessions.discard(self)
+        self._file.ended()
+        for output in self._outputs:
+            output.close()
+
+    def _watch(
+        self,
+        stop: threading.Event,
+        ending: threading.Event,
+        lost: threading.Event,
+        done: threading.Event,
+    ) -> None:
+        """Ends the queries by ``ending``; once the lease may have ended, with all they do."""
+        while not done.wait(_LOOK_S):
+            if stop.is_set():
+                ending.set()
+            try:
+                self._keeper.check()
+            except LeaseLostError as error:
+                self._lost = error
+                break
+        if self._lost is None:
+            return
+        lost.set()
+        ending.set()
+        while not done.is_set():  # a query may be about to begin a job
+            if self._alone and len(_sessions) == 1:
+                self._spark.sparkContext.cancelAllJobs()
+            done.wait(_CANCEL_S)  # jobs that go on end at their tasks' next look at the lease
+
+    def _listen(self, ending: threading.Event, done: threading.Event) -> None:
+        """Ends the queries by ``ending`` if another process shall lead. Not in `_watch`: the state
+        store may be slow to answer.
+        """
+        every_s = look_every_s(self._config.state.place) or _ASKED_EVERY_S
+        while not done.wait(every_s):
+            with suppress(StateError):  # it is asked again
+                if self._is_to_hand_over():
+                    end_later(ending.set, self._keeper.announce)
+
+
+class _Report:
+    """What the pipeline tells of itself."""
+
+    def __init__(self, on_progress: OnStatus) -> None:
+        self._on_progress = on_progress
+        self._totals: dict[str, int] = {}
+        self._stopped: dict[str, str] = {}
+
+    def changed(self, output: str, error: BaseException | None) -> None:
+        self._stopped.pop(output, None)
+        if error is not None:
+            text = str(error) if isinstance(error, TidelogError) else "internal error"
+            self._stopped[output] = text
+        state = "stopped" if error else "following"
+        self._on_progress({"output": output, "state": state, **self._told()})
+
+    def batch(self, progress: BatchProgress) -> None:
+        total = self._totals.get(progress.output, 0) + progress.rows
+        self._totals[progress.output] = total
+        self._on_progress(
+            {
+                "batch": progress.number,
+                "output": progress.output,
+                "offset": progress.end,
+                "rows": progress.rows,
+                "total_rows": total,
+                "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
+                **self._told(),
+            }
+        )
+
+    def _told(self) -> dict[str, Any]:
+        return {"stopped": dict(self._stopped)} if self._stopped else {}

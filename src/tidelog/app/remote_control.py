@@ -1,0 +1,270 @@
+"""What other processes ask of a capture through the state store and the event log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from tidelog.app.dumps.keys import discard_keys
+from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
+from tidelog.app.instances import of_pipeline
+from tidelog.app.log_location import log_place
+from tidelog.app.overview.blocked_dumps import reasons, told_holds
+from tidelog.app.overview.build import overview
+from tidelog.app.overview.reader import StatusReader
+from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.capture.dumps.state import DumpState
+from tidelog.capture.dumps.store import DUMP_PREFIX
+from tidelog.config import Config
+from tidelog.control.commands import Command, HandOver
+from tidelog.control.mailbox import Mailbox, Outcome
+from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
+from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
+from tidelog.state.read_only import LookedAt
+
+COMMAND_S: Final = 10.0
+
+
+def patience_s(config: Config) -> float:
+    """So long that whoever leads has looked for commands, and acted."""
+    return max(COMMAND_S, 2 * look_every_s(config.state.place))
+
+
+def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
+    """Give a command to the leading capture; its outcome, or that it waits."""
+    state = open_state(config.state.place)
+    try:
+        mailbox = Mailbox(state)
+        command_id = mailbox.send(command)
+        outcome = mailbox.wait(command_id, timeout_s)
+        if outcome is not None and outcome.error is not None:
+            discard_keys(state, command)
+        if outcome is None:
+            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
+        return {"state": "done", **outcome.to_json()}
+    finally:
+        state.close()
+
+
+def hand_over(
+    config: Config, to: str | None, *, timeout_s: float, pipeline: str | None = None
+) -> dict[str, Any]:
+    """Have another process lead: from whom, and to whom.
+
+    Args:
+        config: of the capture.
+        to: who; None: any that stands by.
+        timeout_s: how long it may take.
+        pipeline: the name of the pipeline that another is to deliver; None: another is to capture.
+
+    Raises:
+        UsageError: nobody leads, or whoever is to lead does not stand by.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    if not state_exists(config.state.place):
+        raise UsageError("no capture has run here: there is no state store yet")
+    lease = LEASE_NAME if pipeline is None else pipeline_lease(pipeline)
+    election = open_election(config.state.place, lease, "handover", 10)
+    try:
+        leader = election.leader()
+        if leader is None and pipeline is not None:
+            raise UsageError(f"nobody delivers a pipeline {pipeline} (pipeline.name)")
+        if leader is None:
+            raise UsageError("no capture leads")
+        if pipeline is None:
+            _ask_capture(config, leader, to, timeout_s)
+        else:
+            with closing(open_state(config.state.place)) as state:
+                leave_to(state, lease, of_pipeline(pipeline), leader, to)
+        while time.monotonic() < deadline:
+            found = election.leader()
+            if found not in (None, leader):
+                return {"from": leader, "to": found}
+            time.sleep(0.1)
+    finally:
+        election.close()
+    what = "capture" if pipeline is None else "process of the pipeline"
+    raise TidelogError(
+        f"no other {what} took over from {leader} within {timeout_s:g} s; it leads again if none "
+        "does"
+    )
+
+
+def _ask_capture(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
+    answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
+    if answer["error"] is not None:
+        raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+
+
+def failed_ranges(config: Config) -> list[dict[str, Any]]:
+    """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
+    state = LookedAt(config.state.place)
+    try:
+        found = []
+        for name in state.keys(DUMP_PREFIX):
+            document = state.get(name)
+            if document is None:
+                continue
+            dump = DumpState.from_json(document.value)
+            for progress in dump.tables:
+                found += [
+                    {
+                        "dump_id": dump.dump_id,
+                        "table": progress.table,
+                        "key_columns": progress.key_columns,
+                        "low": failed.low,
+                        "high": failed.high,
+                    }
+                    for failed in progress.failed
+                ]
+        return found
+    finally:
+        state.close()
+
+
+def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
+    """What `StatusReader` reads, with the ``overview`` of it; ``ranges``: `failed_ranges` too."""
+    with StatusReader(config) as reader:
+        found = reader.read()
+    if ranges:
+        found["failed_ranges"] = failed_ranges(config)
+    found["overview"] = overview(found, int(time.time() * 1000)).to_json()
+    return found
+
+
+def dump_wait(
+    config: Config,
+    dump_id: str,
+    *,
+    on_progress: OnStatus = ignore,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Wait until the dump has finished; its summary. ``on_progress`` is told summaries, with
+    ``held``: what holds the dump, see `tidelog.app.overview.blocked_dumps.holds_on`.
+
+    Raises:
+        UsageError: there is no such dump, and no command that asks for it waits.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    held: list[dict[str, Any]] = []
+    look_at = 0.0
+    state = LookedAt(config.state.place)
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            asked_for = Mailbox(state).asked_for(dump_id)
+            document = state.get(DUMP_PREFIX + dump_id)
+            if document is not None:
+                dump = DumpState.from_json(document.value)
+                summary = dump.summary()
+                if dump.finished:
+                    held = []
+                elif time.monotonic() >= look_at:
+                    look_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
+                    held = told_holds(state, summary)
+                on_progress({**summary, "held": held})
+                if dump.finished:
+                    return summary
+            elif not asked_for:
+                raise UsageError(f"there is no dump {dump_id} (any more)")
+            time.sleep(0.1)
+    finally:
+        state.close()
+    why = f" {reasons(held)}" if held else ""
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on.{why}")
+
+
+def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
+    """The table's name as the event log spells it; one that may still come is left as it is."""
+    for table in tables:
+        if wanted in (str(table), f"{table.namespace}.{table.name}"):
+            return str(table)
+    if follow and "." in wanted:
+        return wanted
+    known = ", ".join(str(table) for table in tables) or "none"
+    raise UsageError(f"the event log holds no table {wanted!r}; it holds {known}")
+
+
+def read_log(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """`log_lines`, parsed."""
+    found = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
+    return map(json.loads, found)
+
+
+def log_lines(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[str]:
+    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None), or the
+    last ``tail`` of them.
+
+    With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
+    record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    """
+    from tidelog.spark.sessions.installation import check_pyspark
+
+    check_pyspark()  # the shapes of what Spark reads are its types; no Java is needed
+    from tidelog.spark.changes.log_lines import lines
+
+    path = log_place(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
+    log = EventLog.open(path)
+    if table is not None:
+        table = _spelled(table, log.schemas.tables(), follow=follow)
+    offset = log.head_offset if start is None else start
+    if offset < 0:
+        raise UsageError("--from: an offset is not negative")
+    if offset > (end := log.latest_offset(durable=False)):
+        raise UsageError(f"--from: the event log ends at offset {end}, before {offset}")
+    log.check_offsets(offset)
+    if tail is not None:
+        end = log.latest_offset(durable=False)
+        last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
+        yield from deque(last if tail else (), maxlen=tail)
+        offset = end
+        if not follow:
+            return
+    while True:
+        end = offset
+        if not follow or log.poll(offset):
+            end = log.latest_offset(durable=False, after=offset)
+        if end > offset:
+            yield from lines(log, path, offset, end, table, dumps=dumps)
+            offset = end
+        elif end < offset:
+            log.check_offsets(offset)
+        if not follow:
+            return
+        time.sleep(0.1)
+
+
+def _tail_begins(log: EventLog, end: int, table: str | None, count: int) -> int:
+    """An offset from which on there are at least ``count`` events, if the log holds so many."""
+    found = 0
+    chain = log.chain()
+    for meta in reversed(chain.between(chain.head, end)):
+        if found >= count:
+            return meta.next
+        rows = meta.rows_by_table
+        found += sum(rows.values()) if table is None else rows.get(table, 0)
+    return log.head_offset

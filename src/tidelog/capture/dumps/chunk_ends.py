@@ -1,0 +1,171 @@
+"""Where chunks end: keys are walked ahead of the readers, so that chunks are read in parallel.
+
+`RowWidths` says how many rows a chunk may have, `KeyPlanner` at which keys they end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, TableCursor, Task
+from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.store import DumpStore
+from tidelog.capture.dumps.table_dump import DumpTables
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+    ChunkVoidError,
+    ConnectionLostError,
+)
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkReader, ChunkRequest
+
+SMOOTHING = 0.2
+AIM = 0.75
+"""The share of a chunk's room to plan for, because rows differ; a chunk that needs more is ended
+early.
+"""
+TURN_S = 0.2
+MAX_FAILURES = 3
+"""Failures of one look. After these a reader cuts the chunk, and finds what can't be read in it."""
+TRANSIENT = (ChunkBusyError, ChunkLostError, ConnectionLostError)
+"""A lock will be let go, the reader connects anew."""
+LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
+AHEAD = 4  # chunks planned for each reader
+
+
+class KeyPlanner:
+    """One thread with a reader of its own. With one reader of chunks it has nothing to do, but
+    that it also finds what lies behind a row that can't be read (`look_behind`).
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], ChunkReader],
+        actions: Actions,
+        store: DumpStore,
+        queue: ChunkQueue,
+        tables: DumpTables,
+        results: ChunkResults,
+    ) -> None:
+        self._open_reader = open_reader
+        self._actions = actions
+        self._store = store
+        self._queue = queue
+        self._tables = tables
+        self._results = results
+        self._thread: threading.Thread | None = None
+        self._reader: ChunkReader | None = None
+        self._closing = threading.Event()
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="tidelog-planner", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End what is being looked for, and disconnect."""
+        self._closing.set()
+        self._actions.planning.set()
+        if self._reader is not None:
+            self._reader.close()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        reader = self._reader = self._open_reader()
+        try:
+            while not self._closing.is_set():
+                if not self._turn(reader):
+                    self._actions.planning.wait(TURN_S)
+                    self._actions.planning.clear()
+        except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
+            self.failure = failure
+        finally:
+            reader.close()
+
+    def _turn(self, reader: ChunkReader) -> bool:
+        """Look for one key; False if none is wanted."""
+        with self._actions.lock:
+            stuck, options, plan = self._queue.stuck[:1], self._store.options, None
+            if not stuck and options.parallelism > 1:
+                ahead, now = AHEAD * options.parallelism, time.monotonic()
+                plan = self._queue.next_plan(options.chunk_rows, ahead, now)
+        if stuck:
+            self._look_behind(reader, stuck[0])
+        elif plan is not None:
+            self._plan(reader, *plan)
+        else:
+            return False
+        self._actions.wake()
+        return True
+
+    def _plan(
+        self, reader: ChunkReader, cursor: TableCursor, request: ChunkRequest, count: int
+    ) -> None:
+        begun = time.monotonic()
+        try:
+            ends = reader.boundaries(request, count)
+        except (ChunkError, ConnectionLostError) as error:
+            with self._actions.lock:
+                self._store.chunks_read.failed(error)
+                transient = isinstance(error, TRANSIENT)
+                failures = self._queue.plan_failed(cursor, time.monotonic(), transient=transient)
+                cursor.plan_looks = 1
+                if isinstance(error, ChunkTooSlowError):
+                    cursor.plan_halvings += 1
+                if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
+                    self._tables.fail(cursor.dump, cursor.progress, str(error))
+                elif failures >= MAX_FAILURES:
+                    self._queue.plan_none(cursor, request)
+            return
+        each_s = max(1e-6, time.monotonic() - begun) / count
+        with self._actions.lock:
+            cursor.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
+            self._queue.planned(cursor, request, ends, last=len(ends) < count)
+
+    def _look_behind(self, reader: ChunkReader, task: Task) -> None:
+        """Find the key of the row that can't be read, from the index alone: the dump's condition
+        may be what fails.
+        """
+        try:
+            ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
+        except TRANSIENT:
+            time.sleep(TURN_S)  # and look again
+            return
+        except ChunkError as error:
+            with self._actions.lock:
+                self._store.chunks_read.failed(error)
+            ends = []
+        with self._actions.lock:
+            self._results.give_up(task, ends[0] if ends else None)
+
+
+class RowWidths:
+    """How large a table's rows were, so that the next chunk of them takes no more than it may. The
+    coordinator's lock guards it.
+    """
+
+    def __init__(self) -> None:
+        self._widths: dict[TableName, float] = {}
+
+    def note(self, table: TableName, rows: int, size: int) -> None:
+        """A chunk of so many rows took ``size`` bytes. Larger rows count at once, smaller ones
+        little by little.
+        """
+        if rows:
+            width = size / rows
+            before = self._widths.get(table, width)
+            self._widths[table] = max(width, before + SMOOTHING * (width - before))
+
+    def rows(self, table: TableName, most: int, room: int) -> int:
+        """How many rows to read, at most ``most``, so that they take less than ``room``."""
+        width = self._widths.get(table)
+        return most if not width else max(1, min(most, int(AIM * room / width)))

@@ -1,0 +1,404 @@
+"""How tables are cut into chunks: the next one, the gaps after a restart, what is read again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeysAhead
+from tidelog.capture.dumps.missing_rows import RefetchQueue, Taken
+from tidelog.capture.dumps.state import DumpState, Key, TableProgress
+from tidelog.capture.dumps.state_machine import (
+    CHUNKS,
+    FINISHED,
+    ChunkInput,
+    ChunkStatus,
+    DumpStatus,
+)
+from tidelog.capture.windows.windows import Window
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest, ChunkRows
+
+REFETCH_KEYS = 5_000  # that one chunk reads again
+RESTS = 1 << 16  # of a range, that there is room for in the order
+
+DumpTable = tuple[str, str]
+"""A table of a dump: the dump's id, the table's name."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One chunk to read, and read again if it is voided."""
+
+    table: TableName
+    dump: DumpState | None  # None: keys to read again
+    progress: TableProgress | None
+    request: ChunkRequest
+    tries: int = 0
+    not_before: float = 0.0
+    cut: bool = False  # its range is fixed: it was planned, or read once
+    taken: Taken | None = None  # what its keys are of, if they are read again
+    order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
+    span: float = 1.0  # room in the order before the next range …
+    step: float = 0.0  # … and how much of it what is left of the range moves on
+    full_rows: int = 0  # the limit of a chunk that was not halved
+    window: Window | None = None
+    begun: float = 0.0  # when its last read began, on time.monotonic()
+    bytes: int = 0  # of the rows it holds
+    failures: int = 0  # reads that failed, as against windows that were voided
+    losses: int = 0  # connections that broke while it was read
+    status: ChunkStatus = CHUNKS.start
+
+    def meet(self, news: ChunkInput) -> None:
+        self.status = CHUNKS.after(self.status, news)
+
+    def another(self, request: ChunkRequest, order: float) -> Task:
+        """One more chunk, of a part of what this one was to read."""
+        return replace(
+            self,
+            request=request,
+            order=order,
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            status=CHUNKS.start,
+            bytes=0,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Was its table cancelled, or has it failed?"""
+        return self.progress is not None and self.progress.status in FINISHED
+
+
+@dataclass(slots=True)
+class TableCursor:
+    """How far a table of a dump is cut into chunks."""
+
+    dump: DumpState
+    progress: TableProgress
+    after: Key | None = None  # the next chunk begins behind it
+    number: float = 0.0  # the next chunk's order
+    next_key: int = 0  # of the key set
+    keys: KeysAhead = field(default_factory=KeysAhead)  # of it
+    exhausted: bool = False  # nothing is left to cut
+    planning: bool = False  # the planner looks for the next chunk's end
+    planned: deque[Task] = field(default_factory=deque)
+    plan_failures: int = 0
+    plan_tries: int = 0
+    plan_not_before: float = 0.0
+    plan_looks: int = 1  # chunks' ends that are looked for at once
+    plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
+
+    @property
+    def dump_table(self) -> DumpTable:
+        return self.dump.dump_id, self.progress.table
+
+
+class ChunkQueue:
+    """Chunks being read and to be read again, and where each table is cut next.
+
+    With one reader a table is cut as it is read: a chunk ends at the last row that its LIMIT let
+    through. With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
+
+    The coordinator's lock guards it; only ``find`` may be called without.
+    """
+
+    def __init__(self) -> None:
+        self._retry: deque[Task] = deque()
+        self._given: list[Task] = []  # to a reader that has not begun
+        self._inflight: dict[str, Task] = {}
+        self._doubtful: list[Task] = []  # their tables are being looked up
+        self._cursors: dict[DumpTable, TableCursor] = {}
+        self.stuck: list[Task] = []
+        """Ranges whose first row can't be read: the planner finds what lies behind it."""
+        self.refetch_not_before = 0.0
+
+    # ------------------------------------------------------------ being read
+
+    @property
+    def inflight(self) -> list[Task]:
+        return list(self._inflight.values())
+
+    @property
+    def under_way(self) -> list[Task]:
+        """What is being read, and what is about to be."""
+        return [*self._inflight.values(), *self._given]
+
+    def find(self, chunk_id: str) -> Task | None:
+        return self._inflight.get(chunk_id)
+
+    def give(self, task: Task) -> None:
+        """A reader is about to begin with it: until then it still is one of its table's."""
+        task.meet(ChunkInput.GIVE)
+        self._given.append(task)
+
+    def taken(self, task: Task) -> None:
+        self._given = [given for given in self._given if given is not task]
+
+    def begin(self, task: Task, window: Window) -> None:
+        task.meet(ChunkInput.BEGIN)
+        task.window = window
+        task.begun, task.bytes = time.monotonic(), 0
+        self._inflight[window.chunk_id] = task
+
+    def end(self, window: Window | None) -> Task | None:
+        """The chunk is not being read any more."""
+        return None if window is None else self._inflight.pop(window.chunk_id, None)
+
+    def doubt(self, task: Task) -> None:
+        """Its table is looked up: until then it still is one of its table's."""
+        task.meet(ChunkInput.FAIL_OFTEN)
+        self._doubtful.append(task)
+
+    def stick(self, task: Task) -> None:
+        """Its one row can't be read, and its key is not known."""
+        task.meet(ChunkInput.ONE_ROW)
+        self.stuck.append(task)
+
+    def looked_up(self, task: Task) -> None:
+        self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
+
+    def again(self, task: Task, news: ChunkInput) -> None:
+        """Read it again because of ``news``."""
+        task.meet(news)
+        self.later(task)
+
+    def later(self, task: Task) -> None:
+        """Read it, later each time."""
+        task.tries += 1
+        task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
+        task.window, task.bytes = None, 0
+        self._retry.append(task)
+
+    def of_progress(self, progress: TableProgress) -> list[Task]:
+        return [t for t in self._all() if t.progress is progress]
+
+    def any_of(self, table: TableName) -> bool:
+        return any(t.table == table for t in self._all())
+
+    def _all(self) -> list[Task]:
+        planned = [task for cursor in self._cursors.values() for task in cursor.planned]
+        under_way = [*self._inflight.values(), *self._given, *self._doubtful]
+        return [*under_way, *self._retry, *planned, *self.stuck]
+
+    # ------------------------------------------------------------ what is read next
+
+    def next_retry(self, now: float, *, of_dumps: bool = True) -> Task | None:
+        """What could not be read before; without those ``of_dumps`` keys to be read again only."""
+        for task in list(self._retry):
+            if task.dump is not None and not of_dumps:
+                continue
+            if task.dump is not None and task.dump.status is DumpStatus.PAUSED:
+                continue
+            if task.not_before <= now:
+                self._retry.remove(task)
+                return task
+        return None
+
+    def next_refetch(self, refetch_queue: RefetchQueue, now: float) -> Task | None:
+        """Keys to be read again."""
+        if now < self.refetch_not_before:
+            return None
+        taken = refetch_queue.take(REFETCH_KEYS, now)
+        if taken is None:
+            return None
+        table = TableName.parse(taken.refetch_table.table)
+        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.refetch_table.columns)
+        return Task(table, None, None, request, taken=taken)
+
+    def next_chunk(self, dump_table: DumpTable, limit_rows: int, *, planned: bool) -> Task | None:
+        """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
+        where chunks end.
+        """
+        cursor = self._cursors[dump_table]
+        if cursor.planned:
+            return cursor.planned.popleft()
+        if cursor.progress.key_set is not None:
+            return self._next_keys(cursor, limit_rows)
+        if cursor.exhausted or cursor.planning or planned:
+            return None
+        if any(not task.cut for task in self.of_progress(cursor.progress)):
+            return None
+        return self._ranged(cursor, limit_rows)
+
+    def _next_keys(self, cursor: TableCursor, limit_rows: int) -> Task | None:
+        progress = cursor.progress
+        assert progress.key_set is not None
+        first, count = progress.keys_left(cursor.next_key, min(PIECE_KEYS, limit_rows))
+        keys = cursor.keys.of(first, count)
+        cursor.next_key = first + len(keys)
+        if not keys:
+            return None
+        table = TableName.parse(progress.table)
+        request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
+        return Task(table, cursor.dump, progress, request, order=first, cut=True)
+
+    def keys_wanted(self, dump_table: DumpTable) -> tuple[str, int] | None:
+        """The key set, and from which key on more of it are needed now, for `keys_fetched`."""
+        cursor = self._cursors[dump_table]
+        key_set = cursor.progress.key_set
+        if key_set is None or cursor.exhausted or not cursor.keys.want(cursor.next_key):
+            return None
+        return key_set, cursor.next_key
+
+    def keys_fetched(self, dump_table: DumpTable, first: int, keys: tuple[Key, ...]) -> None:
+        """The keys of the set from ``first`` on; none: it ends there."""
+        cursor = self._cursors.get(dump_table)
+        if cursor is not None:
+            cursor.keys, cursor.exhausted = KeysAhead(first, keys), not keys
+
+    def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
+        progress = cursor.progress
+        request = progress.request(limit_rows, after=cursor.after)
+        task = Task(request.table, cursor.dump, progress, request, full_rows=limit_rows)
+        task.order = cursor.number
+        cursor.number += 1
+        return task
+
+    # ------------------------------------------------------------ the planner
+
+    def next_plan(
+        self, limit_rows: int, ahead: int, now: float
+    ) -> tuple[TableCursor, ChunkRequest, int] | None:
+        """Where the planner goes on: in the table with fewest chunks planned, from where, and how
+        many chunks' ends it looks for. None if each has at least half of ``ahead`` chunks.
+        """
+        open_cursors = [
+            cursor
+            for cursor in self._cursors.values()
+            if cursor.progress.key_set is None
+            and not (cursor.exhausted or cursor.planning)
+            and cursor.plan_not_before <= now
+            and cursor.dump.status is not DumpStatus.PAUSED
+            and len(cursor.planned) <= ahead // 2
+            and not any(not task.cut for task in self.of_progress(cursor.progress))
+        ]
+        if not open_cursors:
+            return None
+        cursor = min(open_cursors, key=lambda found: len(found.planned))
+        cursor.planning = True
+        limit_rows = max(1, limit_rows >> cursor.plan_halvings)
+        request = cursor.progress.request(limit_rows, after=cursor.after)
+        return cursor, request, min(cursor.plan_looks, ahead - len(cursor.planned))
+
+    def planned(
+        self, cursor: TableCursor, request: ChunkRequest, ends: Sequence[Key], *, last: bool
+    ) -> None:
+        """The planner found where chunks end; ``last``: one more has the rest of the table."""
+        cursor.planning, cursor.plan_failures, cursor.plan_tries = False, 0, 0
+        if self._cursors.get(cursor.dump_table) is not cursor:
+            return
+        for end in (*ends, None) if last else ends:
+            task = self._ranged(cursor, request.limit_rows)
+            task.request, task.cut = replace(task.request, upto=end), True
+            cursor.after, cursor.exhausted = end, end is None
+            cursor.planned.append(task)
+
+    def plan_failed(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
+        """The planner could not look; how often by now, ``transient`` reasons apart. It looks
+        again, later each time.
+        """
+        cursor.planning = False
+        cursor.plan_tries += 1
+        cursor.plan_failures += not transient
+        cursor.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cursor.plan_tries, 8))
+        return cursor.plan_failures
+
+    def plan_none(self, cursor: TableCursor, request: ChunkRequest) -> None:
+        """Where the next chunk ends can't be found: whoever reads it cuts it."""
+        cursor.plan_failures, cursor.plan_tries = 0, 0
+        if self._cursors.get(cursor.dump_table) is cursor:
+            cursor.planned.append(self._ranged(cursor, request.limit_rows))
+
+    # ------------------------------------------------------------ where tables are cut
+
+    def exhausted(self, progress: TableProgress) -> bool:
+        """Is nothing of the table waiting, being read, or left to cut?"""
+        cursors = [cursor for cursor in self._cursors.values() if cursor.progress is progress]
+        return not self.of_progress(progress) and all(
+            c.exhausted and not c.planning for c in cursors
+        )
+
+    def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
+        """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
+        cursor = self._cursors[dump.dump_id, progress.table] = TableCursor(dump, progress)
+        known = progress.known_ranges
+        for after, upto, order, span in progress.gaps():
+            request = progress.request(limit_rows, after=after, upto=upto)
+            gap = Task(request.table, dump, progress, request, order=order, span=span)
+            gap.cut, gap.full_rows = True, limit_rows
+            self._retry.append(gap)
+        if known:
+            last = known[-1]
+            cursor.number, cursor.after = last.last_order + 1, last.high
+            cursor.exhausted = last.high is None
+
+    def advance(self, task: Task, rows: ChunkRows) -> None:
+        """The next chunk starts behind this one's last key."""
+        if task.request.keys is not None:
+            self._leave_keys(task, rows.keys_read)
+            return
+        if task.dump is None or task.ended:
+            return
+        upto = task.request.upto
+        cut_short = not rows.exhausted and rows.last_key != upto
+        if not task.cut:
+            cursor = self._cursors[task.dump.dump_id, str(task.table)]
+            cursor.exhausted = rows.exhausted
+            if not rows.exhausted:
+                cursor.after = rows.last_key
+        elif cut_short:  # rows were inserted since it was planned, or it was halved
+            self.put_rest(task, rows.last_key)
+        task.cut = True
+        if cut_short:
+            task.request = replace(task.request, upto=rows.last_key)
+
+    def _leave_keys(self, task: Task, read: int | None) -> None:
+        """Keys that there was no room for are a chunk of their own."""
+        keys = task.request.keys or ()
+        if read is None or read >= len(keys) or task.ended:
+            return
+        rest = task.another(replace(task.request, keys=keys[read:]), order=task.order + read)
+        task.request = replace(task.request, keys=keys[:read])
+        self._retry.append(rest)
+
+    def leave_out(self, task: Task, end: Key | None) -> None:
+        """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
+        assert task.dump is not None
+        task.meet(ChunkInput.BEHIND_KNOWN)
+        self.stuck.remove(task)
+        if end is not None and end != task.request.upto:
+            if task.cut:
+                self.put_rest(task, end)
+            task.request = replace(task.request, upto=end)
+        if not task.cut:
+            cursor = self._cursors[task.dump.dump_id, str(task.table)]
+            cursor.after, cursor.exhausted = end, end is None
+            task.cut = True
+
+    def put_rest(self, task: Task, after: Key | None) -> None:
+        """Read the rest of the task's range, after ``after``, as another chunk."""
+        if task.span < 2 * task.step or not task.step:
+            # No finer than such numbers can tell apart.
+            task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
+        rest = task.another(
+            replace(task.request, after=after, limit_rows=task.full_rows),
+            order=task.order + task.step,
+        )
+        rest.cut, rest.span = True, task.span - task.step
+        task.span = task.step
+        self._retry.append(rest)
+
+    def forget(self, dump: DumpState, progress: TableProgress) -> None:
+        """Cut no more of the table, and read none of it again."""
+        cursor = self._cursors.pop((dump.dump_id, progress.table), None)
+        of_table = [task for task in (*self._retry, *self.stuck) if task.progress is progress]
+        for task in (*of_table, *(cursor.planned if cursor is not None else ())):
+            task.meet(ChunkInput.DROP)
+        self._retry = deque(task for task in self._retry if task.progress is not progress)
+        self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -1,0 +1,400 @@
+"""From a table's first record of a dump to its last: start, completion, and what ends it early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, DumpTable, Task
+from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.key_sets import PIECE_KEYS
+from tidelog.capture.dumps.missing_rows import RefetchQueue
+from tidelog.capture.dumps.state import (
+    NO_KEY,
+    TABLE_GONE,
+    DumpState,
+    TableProgress,
+    TableRun,
+    completed_record,
+    whole_table,
+)
+from tidelog.capture.dumps.state_machine import (
+    FINISHED,
+    UNFINISHED,
+    DumpInput,
+    DumpStatus,
+    TableInput,
+    TableRunInput,
+    TableRunStatus,
+    TableStatus,
+)
+from tidelog.capture.dumps.store import AUTOMATIC, DumpStore, is_own
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.notifications import TableScanStatus
+from tidelog.errors import (
+    ChunkDeniedError,
+    ChunkError,
+    ConnectionLostError,
+    GapError,
+    Policy,
+    SourceChangedError,
+    SourceError,
+    TableRefusedError,
+)
+from tidelog.model.records import Snapshot
+from tidelog.model.schema import TableName
+from tidelog.ports import Catalogue, TableShape
+
+RECONNECT_S = 0.5
+REFETCH_END_S = 5.0
+"""How long a table that was read to its end waits for a moment without keys to read again."""
+
+
+Found = TableShape | SourceError | None
+"""What the catalogue said of a table: how it is, why that can't be had, or that there is none."""
+
+
+class DumpTables:
+    """Starts and ends the tables of dumps. The caller holds the coordinator's lock."""
+
+    def __init__(
+        self,
+        take_snapshot: Callable[[], Snapshot],
+        catalogue: Catalogue,
+        refused: RefusedTables,
+        actions: Actions,
+        store: DumpStore,
+        queue: ChunkQueue,
+        refetch_queue: RefetchQueue,
+        notices: DumpNotices,
+    ) -> None:
+        self._take_snapshot = take_snapshot
+        self._catalogue = catalogue
+        self._refused = refused
+        self._actions = actions
+        self._store = store
+        self._queue = queue
+        self._refetch_queue = refetch_queue
+        self._notices = notices
+        self._runs: dict[DumpTable, TableRun] = {}
+
+    def next_of(self, dump: DumpState, readers: int) -> Task | None:
+        """The dump's next chunk, of its first tables that have one; as many tables as there are
+        readers are under way, so that their histories are held for as short as can be.
+        """
+        self.begin(dump)
+        under_way = 0
+        for progress in dump.tables:
+            if progress.status in FINISHED:
+                continue
+            dump_table = (dump.dump_id, progress.table)
+            run = self._runs.setdefault(dump_table, TableRun(dump, progress))
+            if run.status is TableRunStatus.COMPLETING:
+                continue
+            if under_way >= readers:
+                return None
+            under_way += 1
+            if run.status is TableRunStatus.WAITING:
+                self._start(run)
+            elif run.status is TableRunStatus.READING:
+                rows = self._store.options.chunk_rows
+                task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
+                if task is not None:
+                    return task
+                wanted = self._queue.keys_wanted(dump_table)
+                if wanted is not None:
+                    self._effect(run, partial(self._fetch_keys, dump_table, *wanted))
+                self._complete_if_read(run)
+        return None
+
+    def _fetch_keys(self, dump_table: DumpTable, key_set: str, first: int) -> None:
+        keys = self._store.keys_of(key_set, first, PIECE_KEYS)
+        self._actions.post(lambda: self._queue.keys_fetched(dump_table, first, keys))
+
+    def begin(self, dump: DumpState) -> None:
+        """Notify, once, that the dump starts, and which of its tables can't be dumped."""
+        if dump.status is not DumpStatus.QUEUED:
+            return
+        dump.meet(DumpInput.BEGIN)
+        self._notices.started(dump)
+        for rejected in dump.rejected:
+            self._notices.rejected(dump, rejected)
+        if not dump.tables:
+            self._finish(dump)
+
+    # ------------------------------------------------------------ start
+
+    def look_up(self, progress: TableProgress) -> Found:
+        """What the catalogue says of the table. Asks the source: without the lock.
+
+        Raises:
+            SourceError: the log must not go on.
+        """
+        try:
+            return self._catalogue.shape(TableName.parse(progress.table))
+        except (GapError, SourceChangedError):
+            raise
+        except SourceError as error:
+            return error
+
+    def admit(self, dump: DumpState, progress: TableProgress, found: Found) -> bool:
+        """Note that the table begins, as it was ``found``; False if it can't be dumped."""
+        if progress.status in FINISHED:  # cancelled while it was looked up
+            return False
+        if isinstance(found, TableRefusedError):
+            self.refuse(dump, progress, found)
+            return False
+        if isinstance(found, SourceError):
+            self.fail(dump, progress, str(found))  # one table's, e.g. a type: others go on
+            return False
+        if found is None:
+            progress.may_pass = False
+            self.fail(dump, progress, TABLE_GONE, TableScanStatus.UNKNOWN_SCHEMA)
+            return False
+        if not found.schema.key:
+            progress.may_pass = False
+            self.fail(dump, progress, NO_KEY, TableScanStatus.NO_PRIMARY_KEY)
+            return False
+        progress.estimated_rows = found.estimated_rows
+        if progress.key_set is None and progress.key_columns is None:
+            progress.key_columns = found.schema.match_key
+        progress.spell_keys(found.key_spelling)
+        progress.started_ms = progress.started_ms or int(time.time() * 1000)
+        return True
+
+    def _start(self, run: TableRun) -> None:
+        """Look the table up, then append its first record: from its offset on, replay gives it."""
+        run.meet(TableRunInput.NEXT)
+
+        def looking_up() -> None:
+            found = self.look_up(run.progress)
+            self._actions.post(lambda: self._looked_up(run, found, looking_up))
+
+        self._effect(run, looking_up)
+
+    def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
+        if run.ended:
+            return
+        if run.dump.status is DumpStatus.PAUSED:
+            run.meet(TableRunInput.PAUSED)
+            return
+        if is_away(found):
+            self._away(run, found, again)
+            return
+        if not self.admit(run.dump, run.progress, found):
+            return
+        if run.progress.first_offset is not None:  # begun before a restart
+            run.meet(TableRunInput.FOUND_BEGUN)
+            self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
+            return
+        run.meet(TableRunInput.FOUND)
+
+        def appended(offset: int) -> None:
+            self._actions.post(lambda: self._look_for_unseen(run, offset))
+
+        engine, table = self._actions.engine, TableName.parse(run.progress.table)
+        record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
+        self._effect(run, lambda: engine.retain(table))
+        self._effect(run, lambda: engine.append_control(record, appended))
+
+    def _look_for_unseen(self, run: TableRun, offset: int) -> None:
+        """What was emitted before and is unseen by a snapshot of now may be unseen by a chunk's as
+        well; then the chunk lacks it, and replay must begin with it.
+        """
+        run.meet(TableRunInput.APPENDED)
+
+        def looking() -> None:
+            try:
+                snapshot = self._take_snapshot()
+            except (ChunkError, ConnectionLostError) as error:
+                failure = error
+                self._actions.post(lambda: self._away(run, failure, looking))
+                return
+            table = TableName.parse(run.progress.table)
+            unseen = self._actions.engine.first_unseen(snapshot, table)
+            self._actions.post(lambda: self._read_from(run, offset, unseen))
+
+        self._effect(run, looking)
+
+    def _read_from(self, run: TableRun, offset: int, unseen: int | None) -> None:
+        """The table is replayed from its first record on, or from what that snapshot can't see."""
+        run.meet(TableRunInput.UNSEEN_KNOWN)
+        if run.ended:
+            return
+        run.asked_before = self._refetch_queue.number
+        run.progress.begin(offset, offset if unseen is None else min(offset, unseen))
+        self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
+        self._store.store(run.dump)
+
+    def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
+        """The source gave no answer; it is asked again."""
+        run.meet(TableRunInput.AWAY)
+        self._store.chunks_read.failed(error)
+        self._effect(run, again, RECONNECT_S)
+
+    def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Have it done, unless the table is cancelled before: an effect may wait behind others."""
+
+        def unless_ended() -> None:
+            if not run.ended:
+                effect()
+
+        self._actions.effect(unless_ended, delay_s)
+
+    # ------------------------------------------------------------ end
+
+    def _complete_if_read(self, run: TableRun) -> None:
+        """Append the dump's last record once everything is read, also the keys to read again."""
+        dump, progress = run.dump, run.progress
+        if not self._queue.exhausted(progress):
+            return
+        if not progress.complete:
+            self.fail(dump, progress, progress.lost)
+            return
+        if self._refetch_waits(run):
+            return
+        reason = self._unread(run)
+        if reason:
+            self.fail(dump, progress, reason)
+            return
+        run.meet(TableRunInput.ALL_READ)
+
+        def completed(offset: int) -> None:
+            self._actions.post(lambda: self.done(dump, progress, offset))
+
+        record = completed_record(dump, progress)
+        self._effect(run, lambda: self._actions.engine.append_control(record, completed))
+
+    def _unread(self, run: TableRun) -> str:
+        """Which of its rows could not be read, though all else was; empty: none."""
+        progress = run.progress
+        if progress.failed:
+            count = len(progress.failed)
+            return (
+                f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
+                "`tidelog status --ranges` shows which, mend them and dump the table again"
+            )
+        since = -1 if run.asked_before is None else run.asked_before
+        count = self._refetch_queue.unread(progress.table, since=since)
+        if count:
+            return (
+                f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
+                "the log has only some of the columns; all other rows were read: mend "
+                f"{'them' if count > 1 else 'it'} and dump the table again"
+            )
+        return ""
+
+    def _refetch_waits(self, run: TableRun) -> bool:
+        """Must keys be read again before the table counts as complete? All that wait, as long as
+        they come to an end; where there are always new ones, those that its reading left behind.
+        """
+        now = time.monotonic()
+        if run.read_at is None:
+            run.read_at = (now, self._refetch_queue.number)
+        since, number = run.read_at
+        upto = None if now - since < REFETCH_END_S else number
+        return self._refetch_queue.any_of(run.progress.table, upto)
+
+    def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
+        """The table's last record stands at ``offset``."""
+        run = self._runs.get((dump.dump_id, progress.table))
+        ended = progress.status in FINISHED
+        progress.meet(TableInput.COMPLETE)
+        if not ended:
+            progress.finalized_until = offset + 1
+            progress.finished_ms = int(time.time() * 1000)
+            if whole_table(progress):
+                self._refused.dumped(TableName.parse(progress.table))
+            if whole_table(progress) and run is not None and run.asked_before is not None:
+                self._refetch_queue.dumped(progress.table, run.asked_before)
+        self._forget(dump, progress)
+        self._finish(dump, lambda: None if ended else self._notices.scanned(dump, progress))
+
+    def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
+        """Stop a dump, or only some of its tables. What capture itself needs dumped is dumped by
+        another, unless this one is capture's own.
+        """
+        changed, due = [], []
+        for dump in self._store.selected(dump_id, UNFINISHED):
+            stopped = []
+            for progress in dump.tables:
+                if progress.status not in FINISHED and (not tables or progress.table in tables):
+                    changed.append(dump.dump_id)
+                    stopped.append(progress.table)
+                    if progress.due and not dump.dump_id.startswith(AUTOMATIC):
+                        due.append(progress)
+                    self._end(dump, progress, TableInput.CANCEL, "cancelled")
+            goes_on = any(t.status is not TableStatus.CANCELLED for t in dump.tables)
+            tell = partial(self._notices.stopped, dump, stopped if tables and goes_on else [])
+            # Before the end is stored: a crash in between has the table dumped twice.
+            for progress in due:
+                self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
+            due.clear()
+            self._finish(dump, tell, stopped=not tables)
+        return list(dict.fromkeys(changed))
+
+    def fail(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        reason: str,
+        status: TableScanStatus = TableScanStatus.SQL_EXCEPTION,
+    ) -> None:
+        """The table can't be dumped; the others go on."""
+        if progress.status in FINISHED:  # cancelled while it was looked at
+            return
+        self._end(dump, progress, TableInput.FAIL, reason)
+        self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
+
+    def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
+        """The table can't be dumped as it is; what capture needs of it is owed, before the end is
+        stored.
+        """
+        if progress.status not in FINISHED and (progress.due or is_own(dump)):
+            table = TableName.parse(progress.table)
+            if isinstance(error, ChunkDeniedError):
+                self._refused.failed(table, str(error))
+            else:
+                self._refused.owe(table)
+            self._store.after(self._refused.flush)
+        reason = error.reason if isinstance(error, TableRefusedError) else str(error)
+        self.fail(dump, progress, reason)
+
+    def release(self, table: TableName) -> None:
+        """Let the table's key history go if nothing reads the table any more."""
+        if self._queue.any_of(table):
+            return
+        if any(run.holds_keys and run.progress.table == str(table) for run in self._runs.values()):
+            return
+        self._actions.effect(lambda: self._actions.engine.forget_table(table))
+
+    def _end(self, dump: DumpState, progress: TableProgress, news: TableInput, reason: str) -> None:
+        progress.meet(news)
+        progress.reason = reason
+        progress.finished_ms = int(time.time() * 1000)
+        self._forget(dump, progress)
+
+    def _finish(
+        self, dump: DumpState, tell: Callable[[], None] = lambda: None, *, stopped: bool = False
+    ) -> None:
+        """Store that a table has ended, and the dump with the last of them; then ``tell``."""
+        finished = self._store.finish_if_done(dump)
+        if not finished:
+            self._store.store(dump)
+        tell()
+        if finished:
+            self._notices.finished(dump, stopped=stopped)
+
+    def _forget(self, dump: DumpState, progress: TableProgress) -> None:
+        run = self._runs.pop((dump.dump_id, progress.table), None)
+        if run is not None:
+            run.meet(TableRunInput.END)
+        self._queue.forget(dump, progress)
+        self.release(TableName.parse(progress.table))
+
+
+def is_away(found: Found) -> bool:
+    """Could the catalogue not be asked? It may be in a moment."""
+    return isinstance(found, SourceError) and found.policy is Policy.RETRY

@@ -1,0 +1,118 @@
+"""The four policies for a destination's columns when those of the source change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.type_widening import holds
+
+# Arrow types that hold every value of another one.
+_WIDER: dict[str, tuple[str, ...]] = {
+    "int16": ("int32", "int64", "double"),
+    "int32": ("int64", "double"),
+    "float": ("double",),
+}
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """What a destination's table needs, as Arrow fields. ``delivered`` is what rows will hold."""
+
+    delivered: pa.Schema
+    added: tuple[pa.Field, ...] = ()
+    widened: tuple[pa.Field, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def alters(self) -> bool:
+        """Must the destination's table be altered?"""
+        return bool(self.added or self.widened)
+
+    def remembered(self, known: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The destination's columns after the change, from those it had."""
+        widened = {field.name: str(field.type) for field in self.widened}
+        kept = [[name, widened.get(name, kind)] for name, kind in known]
+        return kept + described(pa.schema(self.added))
+
+
+def described(columns: pa.Schema) -> list[list[str]]:
+    """Columns as they are kept between runs."""
+    return [[field.name, str(field.type)] for field in columns]
+
+
+def as_altered(
+    known: Sequence[Sequence[str]], now: pa.Schema, takes: Callable[[str, str], bool]
+) -> list[list[str]]:
+    """The destination's columns, of which ``known`` was kept, with what somebody altered there:
+    asked of ``takes``, by name and former type, where the type ``now`` is another one.
+    """
+    types = {field.name: str(field.type) for field in now}
+    changed = {name: kind for name, kind in known if types.get(name, kind) != kind}
+    altered = {name for name, former in changed.items() if takes(name, former)}
+    return [[name, types[name] if name in altered else kind] for name, kind in known]
+
+
+# For destinations with nothing to alter.
+LEAVE_OUT = (
+    "Set the output's on_schema_change to lenient, which leaves the columns out, or leave them out "
+    "by a step."
+)
+
+
+def change(
+    policy: str,
+    table: str,
+    known: Sequence[Sequence[str]],
+    now: pa.Schema,
+    key: Sequence[str],
+    way_out: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
+) -> ColumnChange:
+    """From the columns ``known`` (`described`) to those of rows ``now``.
+
+    A column that was dropped stays in the destination and is not delivered any more. A rename is a
+    drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
+    of the key changed in a way that can't be followed; ``way_out``: what can be done about columns
+    of another type.
+    """
+    types = {column[0]: column[1] for column in known}
+    added = tuple(field for field in now if field.name not in types)
+    dropped = tuple(name for name in types if now.get_field_index(name) < 0)
+    changed = [f for f in now if f.name in types and str(f.type) != types[f.name]]
+    widened = tuple(field for field in changed if holds(str(field.type), types[field.name], _WIDER))
+    narrower = {f.name for f in changed if holds(types[f.name], str(f.type), _WIDER)}
+    others = [f for f in changed if f not in widened and f.name not in narrower]
+    if policy == "fail" and (added or dropped or changed):
+        names = [f.name for f in (*added, *changed)] + list(dropped)
+        follow = "on_schema_change is fail: set it to evolve, or leave the columns out by a step."
+        raise _refused(table, names, "changed", follow)
+    if policy == "ignore":
+        keep = [f for f in now if f.name in types and f not in others and f not in widened]
+        _key_survives(table, keep, key, way_out)
+        return ColumnChange(pa.schema(keep))
+    if others and policy == "evolve":
+        names = [field.name for field in others]
+        raise _refused(table, names, "changed their type", way_out(names))
+    kept = [field for field in now if field not in others]
+    _key_survives(table, kept, key, way_out)
+    return ColumnChange(pa.schema(kept), added, widened, dropped)
+
+
+def _key_survives(
+    table: str,
+    kept: Sequence[pa.Field],
+    key: Sequence[str],
+    way_out: Callable[[Sequence[str]], str],
+) -> None:
+    lost = sorted(set(key) - {field.name for field in kept})
+    if lost:
+        raise _refused(table, lost, "are of the key and changed their type", way_out(lost))
+
+
+def _refused(table: str, names: Sequence[str], what: str, way_out: str) -> OutputRefusedError:
+    return OutputRefusedError(
+        f"{table}: columns {', '.join(names)} {what} in the source. {way_out}"
+    )

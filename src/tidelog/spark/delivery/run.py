@@ -1,0 +1,285 @@
+"""The pipeline: delivers the event log to each output, in a loop of its own.
+
+Outputs do not wait for each other: what one of them can't take now, or is slow with, delays no
+other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.errors import NameRefusedError, TidelogError
+from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
+from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
+from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
+from tidelog.spark.datasource.source import register
+from tidelog.spark.delivery.output_group import OnState, Together
+from tidelog.spark.delivery.output_loop import BatchProgress as BatchProgress
+from tidelog.spark.delivery.output_loop import LoopOptions, OutputLoop, UnderWay
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Payload bytes of a batch. An output costs mostly by the keys that a batch touches, so larger ones
+# cost less a row; executors fold a batch in blocks, so its size is not what they need in memory.
+MAX_BATCH_BYTES = 512 << 20
+
+
+def run_pipeline(
+    spark: SparkSession,
+    log_path: str,
+    outputs: Sequence[Output],
+    *,
+    once: bool = False,
+    name: str = "pipeline",
+    consumers: Consumers | None = None,
+    on_progress: Callable[[BatchProgress], None] | None = None,
+    stop: threading.Event | None = None,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
+    trigger_s: float = 0.0,
+    destinations: Mapping[str, Destination] | None = None,
+    on_state: OnState | None = None,
+    resume: Mapping[str, int] | None = None,
+    lease: WriteLease | None = None,
+    lost: threading.Event | None = None,
+    is_paused: Callable[[], bool] = lambda: False,
+    ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
+    ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
+) -> int:
+    """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
+    everything is there that was in the log when it started.
+
+    Each output has an offset of its own, which the log keeps (`tidelog.eventlog.consumers`). A new
+    output starts at the log's head; one that fails is retried by itself. One that can't continue
+    stops alone: it is retried now and then, and its error is raised when the others have ended.
+
+    Args:
+        spark: any session.
+        log_path: the event log's directory.
+        outputs: each gets every batch.
+        once: stop when caught up.
+        name: of the pipeline, a consumer of the log: retention waits for it. Outputs of a new name
+            start at the log's head, and skip what their destination holds.
+        consumers: of the log, if the caller keeps more of them than the log does.
+        on_progress: called after each batch of each output, one call at a time.
+        stop: ends the run after the batches under way.
+        max_batch_bytes: payload bytes of a batch.
+        trigger_s: least time between the starts of two batches of an output.
+        destinations: by output's name, where it writes: kept for other pipelines to see.
+        on_state: called when an output has stopped, with what stopped it, and when it goes on.
+        resume: by output's name, the offset at which one goes on that stands before it, where
+            retention removed the log: whole dumps make good what it lacks.
+        lease: of the pipeline, under which alone it writes.
+        lost: set together with ``stop`` when the lease has ended: no batch is waited for.
+        is_paused: asked before each batch, which waits as long as it is so.
+        ask: asks for dumps of tables that an output, by name, left out and now takes.
+        ask_for_rows: asks, before a batch is written, for the rows that its records do not tell in
+            full and that the output may need.
+
+    Returns the offset below which everything was brought over.
+
+    Raises the TidelogError that stopped it, before anything is begun if an output can't be used.
+    """
+    log = EventLog.open(log_path)
+    register(spark)
+    stop = stop or threading.Event()
+    book = _Book(
+        log,
+        consumers or Consumers(log.storage),
+        name,
+        [output.name for output in outputs],
+        destinations or {},
+        lease,
+    )
+
+    def tell(output: str, error: BaseException | None) -> None:
+        book.note(output, error)
+        if on_state is not None:
+            on_state(output, error)
+
+    together = Together(tell, once=once)
+
+    def delivered(progress: BatchProgress) -> None:
+        book.delivered(progress)
+        together.moved(progress.output)
+        if on_progress is not None:
+            on_progress(progress)
+
+    options = LoopOptions(
+        once,
+        max_batch_bytes,
+        trigger_s,
+        _one_at_a_time(delivered),
+        book.failed,
+        lost or threading.Event(),
+        is_paused,
+        book.takes_long,
+        partial(_check_offsets, log, destinations or {}),
+        ask,
+        ask_for_rows,
+    )
+    loops = [
+        OutputLoop(
+            log, output, book.offsets[output.name], options, (resume or {}).get(output.name, 0)
+        )
+        for output in outputs
+    ]
+    for loop in loops:
+        loop.prepare()
+    together.run(loops, stop)
+    if once:
+        _raise_if_refused(outputs)
+    return min(loop.done for loop in loops)
+
+
+def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchProgress], None]:
+    lock = threading.Lock()
+
+    def locked(progress: BatchProgress) -> None:
+        with lock:
+            report(progress)
+
+    return locked
+
+
+def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
+    """Raises OffsetAheadError if a destination holds more than the log: what comes from now on
+    would seem to be there.
+    """
+    known = destinations.get(output.name)
+    if known is None:
+        return
+    tables = [table for table in log.schemas.tables() if matches(known.tables, table)]
+    offsets = {offset for table in tables if (offset := output.committed(table)) is not None}
+    log.check_offsets(*sorted(offsets), who=f"output {output.name}")
+
+
+def _raise_if_refused(outputs: Sequence[Output]) -> None:
+    """Raises NameRefusedError if tables were left out; the others were delivered."""
+    rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
+    found = [text for each in rejecting for text in each.refused_tables().values()]
+    if found:
+        raise NameRefusedError("; ".join(found))
+
+
+class _Book:
+    """How far each output is, for retention and for whoever waits for it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        consumers: Consumers,
+        name: str,
+        outputs: Sequence[str],
+        destinations: Mapping[str, Destination],
+        lease: WriteLease | None,
+    ) -> None:
+        self._lease = lease
+        self._destinations = dict(destinations)
+        self._consumers = consumers
+        self._name = name
+        self._lock = threading.Lock()
+        found = self._consumers.find(name)
+        known = {} if found is None else found.outputs
+        self._stopped: dict[str, Stopped] = {}
+        delivered = {} if found is None else found.delivered
+        self._delivered = {
+            output: replace(delivered.get(output, Delivered()), begun_ms=None) for output in outputs
+        }
+        before = {} if found is None else {**found.former, **found.destinations}
+        self._former = {output: each for output, each in before.items() if output not in outputs}
+        self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
+        # A version before this one noted one place for all: they know what they have, and go
+        # through the log once more, which must be there.
+        self._register()
+
+    def note(self, output: str, error: BaseException | None) -> None:
+        """What stopped it; None: it goes on."""
+        with self._lock:
+            self._stopped.pop(output, None)
+            if error is not None:
+                self._stopped[output] = self._failed(output, error)
+            with suppress(TidelogError):  # the next batch notes it, and fails if it can't
+                self._register()
+
+    def failed(self, output: str, error: BaseException) -> None:
+        """What is tried again by itself."""
+        with self._lock:
+            self._failed(output, error)
+            with suppress(TidelogError):  # as above
+                self._register()
+
+    def takes_long(self, output: str, batch: UnderWay | None) -> None:
+        """A batch is under way, as those who look may want to know by now; None: it has ended."""
+        with self._lock:
+            before = self._delivered[output]
+            if batch is None:
+                self._delivered[output] = replace(before, begun_ms=None)
+                return  # noted with what comes next
+            failed_ms = 0 if before.failure is None else before.failure.since_ms
+            if max(before.committed_ms or 0, failed_ms) >= batch.begun_ms:
+                return  # it has ended meanwhile
+            self._delivered[output] = replace(
+                before, begun_ms=batch.begun_ms, begun_records=batch.records
+            )
+            with suppress(TidelogError):  # as above
+                self._register()
+
+    def delivered(self, progress: BatchProgress) -> None:
+        """Store that a batch was delivered, and where its output continues. Where that fails it may
+        be called again.
+        """
+        with self._lock:
+            if self.offsets[progress.output] != progress.end:
+                self.offsets[progress.output] = progress.end
+                self._count(progress)
+            self._register()
+
+    def _count(self, progress: BatchProgress) -> None:
+        now_ms, before = _now_ms(), self._delivered[progress.output]
+        more = progress.rejected > before.rejected
+        self._delivered[progress.output] = replace(
+            before,
+            records=progress.rows,
+            batch_s=round(progress.seconds, 3),
+            committed_ms=now_ms,
+            rejected=progress.rejected,
+            refused=dict(progress.refused),
+            rejected_ms=now_ms if more else before.rejected_ms,
+            batches=before.batches + 1,
+            all_records=before.all_records + progress.rows,
+            all_s=round(before.all_s + progress.seconds, 3),
+            begun_ms=None,
+        )
+
+    def _failed(self, output: str, error: BaseException) -> Stopped:
+        message = str(error) if isinstance(error, TidelogError) else "an internal error"
+        found = Stopped(type(error).__name__, message, _now_ms())
+        self._delivered[output] = replace(self._delivered[output], failure=found, begun_ms=None)
+        return found
+
+    def _register(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+        self._consumers.register(
+            self._name,
+            min(self.offsets.values()),
+            self.offsets,
+            self._destinations,
+            self._stopped,
+            self._former,
+            0 if self._lease is None else self._lease.epoch,
+            self._delivered,
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

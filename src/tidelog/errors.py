@@ -291,7 +291,7 @@ class OutputRefusedError(OutputError):
     policy = Policy.STOP
 
 
-class OvertakenError(OutputRefusedError):
+class ConcurrentCommitError(OutputRefusedError):
     """Another pipeline has committed to the destination meanwhile."""
 
 

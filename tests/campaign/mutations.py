@@ -92,7 +92,7 @@ def epoch_not_raised(patch: Patch) -> None:
         return found
 
     patch.setattr(lease.LeaseElection, "_look", looking)
-    patch.setattr(log_handle.KnownLog, "newest_epoch", lambda self: 0)
+    patch.setattr(log_handle.LogHandle, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tidelog.app.overview import overview
 from tidelog.capture.activity.day import BUCKET_S, BUCKETS, TABLES, Day
-from tidelog.capture.activity.drops import BEFORE, BUSY, Fall, falls
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, Counted
+from tidelog.capture.activity.drops import BEFORE, BUSY, DropSpan, falls
+from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.cli.status_lines import lines
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.state.sqlite import SqliteState
@@ -40,7 +40,7 @@ def found(series: list[int | None]) -> list[tuple[int, int | None]]:
 
 def test_a_drop_and_its_end_are_found() -> None:
     usual: list[int | None] = [300] * 20
-    assert list(falls([*usual, 0, 12, 3, 0, 280, 300])) == [Fall(20, 24, 300, 12)]
+    assert list(falls([*usual, 0, 12, 3, 0, 280, 300])) == [DropSpan(20, 24, 300, 12)]
     assert found([*usual, 0, 0]) == [(20, None)]
     assert found([*usual, 120, 0, 0, 0]) == [(21, None)]  # it began in the midst of a bucket
     assert found([*usual, 0, 0, *usual, 0, 0]) == [(20, 22), (42, None)]
@@ -211,7 +211,7 @@ def run(activity: Activity, start_s: float, end_s: float, lag_s: float | None = 
 def test_records_are_counted_by_table_and_kind_once_they_are_durable(state: Any) -> None:
     log: Any = Log()
     activity = Activity(state, NAMES.__getitem__)
-    counted = Counted(log, activity)
+    counted = CountingAppender(log, activity)
     run(activity, 600, 610)
     kinds = [
         (Kind.INSERT, 1), (Kind.INSERT, 3), (Kind.UPDATE, 2), (Kind.DELETE, 2), (Kind.CONTROL, 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.app.alerts.rules import Ledger, News
+from tidelog.app.alerts.rules import AlertHistory, AlertReport
 from tidelog.app.alerts.sender import LINES, message_of
 from tidelog.app.overview.document import Problem, Severity
 
@@ -11,11 +11,13 @@ def problem(kind: str = "late", severity: Severity = Severity.WARNING, about: st
     return Problem(kind, severity, about, f"{kind} {about}.", "Mend it.", "page")
 
 
-def kinds(news: News) -> tuple[list[str], list[str]]:
+def kinds(news: AlertReport) -> tuple[list[str], list[str]]:
     return [each["kind"] for each in news.begun], [each["kind"] for each in news.ended]
 
 
-def looked(ledger: Ledger, problems: list[Problem], now: float) -> tuple[list[str], list[str]]:
+def looked(
+    ledger: AlertHistory, problems: list[Problem], now: float
+) -> tuple[list[str], list[str]]:
     """What is told, which then has been."""
     news = ledger.look(problems, now, int(now * 1000))
     ledger.tell(news)
@@ -23,7 +25,7 @@ def looked(ledger: Ledger, problems: list[Problem], now: float) -> tuple[list[st
 
 
 def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
-    ledger = Ledger(Severity.WARNING, 60)
+    ledger = AlertHistory(Severity.WARNING, 60)
     assert looked(ledger, [problem()], 0) == ([], [])
     assert looked(ledger, [problem()], 59) == ([], [])
     assert looked(ledger, [problem()], 61) == (["late"], [])
@@ -35,13 +37,13 @@ def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
 
 
 def test_what_comes_and_goes_is_not_told() -> None:
-    ledger = Ledger(Severity.WARNING, 60)
+    ledger = AlertHistory(Severity.WARNING, 60)
     for now in range(0, 600, 50):
         assert looked(ledger, [problem()] if now % 100 else [], now) == ([], [])
 
 
 def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
-    ledger = Ledger(Severity.WARNING, 60)
+    ledger = AlertHistory(Severity.WARNING, 60)
     looked(ledger, [problem()], 0)
     looked(ledger, [problem()], 60)
     looked(ledger, [], 70)
@@ -51,29 +53,29 @@ def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
 
 
 def test_what_could_not_be_told_is_tried_again() -> None:
-    ledger = Ledger(Severity.WARNING, 0)
+    ledger = AlertHistory(Severity.WARNING, 0)
     assert kinds(ledger.look([problem()], 0, 0)) == (["late"], [])
     assert kinds(ledger.look([problem()], 5, 5)) == (["late"], [])
 
 
 def test_less_bad_problems_are_not_told_and_worse_ones_are() -> None:
-    ledger = Ledger(Severity.CRITICAL, 0)
+    ledger = AlertHistory(Severity.CRITICAL, 0)
     both = [problem(), problem("lost", Severity.CRITICAL), problem("held", Severity.INFO)]
     assert looked(ledger, both, 0) == (["lost"], [])
     assert looked(ledger, [problem("lost")], 1) == ([], ["lost"])  # it is only a warning now
 
 
 def test_each_table_is_a_problem_of_its_own() -> None:
-    ledger = Ledger(Severity.WARNING, 0)
+    ledger = AlertHistory(Severity.WARNING, 0)
     looked(ledger, [problem(about="a")], 0)
     news = ledger.look([problem(about="a"), problem(about="b")], 1, 1)
     assert [each["about"] for each in news.begun] == ["b"]
 
 
 def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
-    first = Ledger(Severity.WARNING, 0)
+    first = AlertHistory(Severity.WARNING, 0)
     looked(first, [problem(about="a"), problem(about="b")], 0)
-    second = Ledger(Severity.WARNING, 0)
+    second = AlertHistory(Severity.WARNING, 0)
     second.told_before(first.told)
     news = second.look([problem(about="b"), problem(about="c")], 100, 100)
     assert [each["about"] for each in news.begun] == ["c"]
@@ -82,7 +84,7 @@ def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
 
 def test_the_text_names_the_first_and_counts_the_others() -> None:
     many = [problem(about=f"t{n}") for n in range(LINES + 5)]
-    news = Ledger(Severity.WARNING, 0).look(many, 0, 0)
+    news = AlertHistory(Severity.WARNING, 0).look(many, 0, 0)
     message = message_of("shop", "host:1", news, 7)
     lines = message["text"].splitlines()
     assert lines[0] == "Tidelog shop"
@@ -93,7 +95,7 @@ def test_the_text_names_the_first_and_counts_the_others() -> None:
 
 def test_a_problem_that_blinks_is_one_that_lasts() -> None:
     """Two processes take turns in not reaching the database, ten seconds each."""
-    ledger = Ledger(Severity.WARNING, 60)
+    ledger = AlertHistory(Severity.WARNING, 60)
     told: list[str] = []
     for now in range(0, 120, 5):
         present = problem(about="ab"[now // 10 % 2])
@@ -102,7 +104,7 @@ def test_a_problem_that_blinks_is_one_that_lasts() -> None:
 
 
 def test_who_tells_later_knows_how_long_it_has_lasted() -> None:
-    ledger = Ledger(Severity.WARNING, 60)
+    ledger = AlertHistory(Severity.WARNING, 60)
     for now in range(0, 60, 5):
         ledger.look([problem()], now, now)  # another process leads
     ledger.told_before([])

@@ -15,7 +15,7 @@ from tidelog.app.metrics.routes import Health
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
 from tidelog.control.channels import rate_limit as brakes
-from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, Brake
+from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, TokenRateLimit
 from tidelog.control.channels.rest import Leadership, application
 
 TOKEN = "the-right-token"
@@ -23,7 +23,7 @@ TOKEN = "the-right-token"
 
 @pytest.fixture
 def client() -> TestClient:
-    brake = Brake()
+    brake = TokenRateLimit()
     health = Health(Readings(lambda: None, "log"), lambda: None, (TOKEN, "metrics-token"), brake)
     page = Web([], {Role.OPERATOR: TOKEN}, brake).routes()
     return TestClient(
@@ -62,7 +62,7 @@ def test_answers_are_held_back_together_and_so_many_at_most(
 ) -> None:
     monkeypatch.setattr(brakes, "MOST_HELD", 3)
     monkeypatch.setattr(brakes, "ANSWERS_PER_S", 5.0)
-    brake = Brake()
+    brake = TokenRateLimit()
 
     async def guess() -> Any:
         for number in range(MOST_OF_ALL):

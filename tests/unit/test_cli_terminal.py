@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.live.facts import drawn_facts, live_facts
-from tidelog.cli.log_format import JsonLines, OneLine
+from tidelog.cli.live.facts import fact_lines, live_facts
+from tidelog.cli.log_format import JsonFormatter, OneLineFormatter
 from tidelog.cli.verify_progress import verify_facts
-from tidelog.system.download_progress import Fetching
+from tidelog.system.download_progress import Download
 
 DOCUMENT = {
     "leader": "host-1",
@@ -102,7 +102,7 @@ def test_a_log_record_is_one_line() -> None:
     except ValueError:
         error = sys.exc_info()
     record = logging.LogRecord("n", logging.INFO, "p", 1, "table %s", (HOSTILE,), error)
-    first, *others = OneLine("%(levelname)s %(message)s").format(record).split("\n")
+    first, *others = OneLineFormatter("%(levelname)s %(message)s").format(record).split("\n")
     assert first == f"INFO table {SHOWN}"
     assert others[0].startswith("Traceback")
 
@@ -113,7 +113,7 @@ def test_a_log_record_is_a_json_object_without_values() -> None:
     except ValueError:
         error = sys.exc_info()
     record = logging.LogRecord("n", logging.WARNING, "p", 1, "table %s", (HOSTILE,), error)
-    text = JsonLines().format(record)
+    text = JsonFormatter().format(record)
     found = json.loads(text)
     assert "\n" not in text
     assert "a-value" not in text
@@ -141,11 +141,11 @@ def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
 
 
 def test_verify_shows_what_it_fetches() -> None:
-    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, 16 << 20, False)})
+    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, 16 << 20, False)})
     assert shown == [("verify", "fetches Delta's jars", None), ("", "4MiB of 16MiB", 0.25)]
-    lines = [line.plain.rstrip() for line in drawn_facts(shown, 60)]
+    lines = [line.plain.rstrip() for line in fact_lines(shown, 60)]
     assert lines[1] == "         4MiB of 16MiB  █████░░░░░░░░░░░░░░░"
-    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, None, False)})
+    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, None, False)})
     assert shown[1] == ("", "4MiB", None)
 
 

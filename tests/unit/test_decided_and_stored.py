@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.state_machine import DumpInput, TableInput
 from tidelog.capture.limits.dump_gate import DumpGate
 from tidelog.capture.notifications import Notification
-from tidelog.capture.start_dumps import INITIAL_DUMP, AtStart, StartDumps
+from tidelog.capture.start_dumps import INITIAL_DUMP, StartDumps, StartPlan
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.schema import TableName
 from tidelog.state.sqlite import SqliteState
@@ -48,7 +48,7 @@ class Decided:
             open_reader=lambda: reader,
             open_blocking=NOTHING,
             catalogue=NOTHING,
-            refused=RefusedTables(state, lambda _notification: None),
+            refused=UnsupportedTables(state, lambda _notification: None),
             keys=NOTHING,
             state=state,
             options=DumpOptions(),
@@ -85,7 +85,7 @@ class Decided:
 
 def test_capture_that_ends_behind_its_dump_ends_once_that_is_stored(state: SqliteState) -> None:
     decided = Decided(state)
-    start = StartDumps(AtStart(then_end=True), decided.coordinator, NOTHING, state, [], 1)
+    start = StartDumps(StartPlan(then_end=True), decided.coordinator, NOTHING, state, [], 1)
     dump = decided.running()
     assert not start.all_done()
     decided.read(dump)

@@ -14,7 +14,7 @@ from tests.support.demo_documents import ENDED, KILLED, REPORT, RUNNING
 from tidelog.cli.live.demo import shown_story, story_screen
 from tidelog.demo.row_counts import DeltaRows
 from tidelog.demo.story import Story
-from tidelog.system.download_progress import Fetching
+from tidelog.system.download_progress import Download
 
 
 def screen(document: dict[str, Any], *, report: dict[str, Any] | None = None) -> list[str]:
@@ -126,8 +126,8 @@ def test_the_story_is_told_whole_each_time() -> None:
     told: list[dict[str, Any]] = []
     story = Story("MySQL", 300, told.append)
     story.does("MySQL starts")
-    story.fetches(Fetching("MySQL's server", 10, 40, False))
-    story.fetches(Fetching("MySQL's server", 40, 40, True))
+    story.fetches(Download("MySQL's server", 10, 40, False))
+    story.fetches(Download("MySQL's server", 40, 40, True))
     story.happened("ok", "MySQL runs.")
     story.counted(dict.fromkeys(("customers", "products", "orders", "order_items"), 5), {})
     story.capture_is("leads", 7, 1.5, 100)

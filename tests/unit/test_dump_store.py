@@ -13,7 +13,7 @@ from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
 from tidelog.capture.dumps.state_machine import TableStatus
-from tidelog.capture.dumps.store import DumpStore, HeldLog
+from tidelog.capture.dumps.store import DumpStore, LogHolder
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -251,7 +251,7 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
 
 def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteState) -> None:
     before, end = loaded(state), 100
-    before.reconcile([], HeldLog(lambda: end, lambda _offset: True))
+    before.reconcile([], LogHolder(lambda: end, lambda _offset: True))
     dump = requested(before)
     table = dump.tables[0]
     table.begin(10, 10)
@@ -262,11 +262,11 @@ def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteS
     before.flush()
     after = loaded(state)
     held = [(20, chunk(None, "1", 0)), (30, chunk("1", "2", 1))]
-    after.reconcile(held, HeldLog(lambda: 200, lambda offset: offset <= 50))
+    after.reconcile(held, LogHolder(lambda: 200, lambda offset: offset <= 50))
     [(known, _)] = [(t, d) for d in after.all() for t in d.tables]
     assert not known.complete
     assert [(done.low, done.high) for done in known.ranges] == [(None, ("2",))]
     after.flush()
     again = loaded(state)
-    again.reconcile(held, HeldLog(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
+    again.reconcile(held, LogHolder(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
     assert not again.resting_on_nothing(), "it rests on the log as it is now"

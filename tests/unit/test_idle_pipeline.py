@@ -16,7 +16,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.destinations import destinations
-from tidelog.app.pipeline.idle_check import checked_with, note_delivered
+from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.run import pipeline
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
@@ -78,7 +78,7 @@ class Place:
         Consumers(log.storage).register(
             "shop", self.end, dict.fromkeys(found, self.end), found, told
         )
-        note_delivered(self.state, "shop", checked_with(self.config, log))
+        record_delivered(self.state, "shop", check_result_of(self.config, log))
 
     def run(self) -> None:
         pipeline(self.config, once=True, stop_event=threading.Event())

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.limits.dump_gate import DumpGate, Holds
+from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
 from tidelog.capture.limits.log_guard import STOP_AFTER_S, LogGuard, WhenLogInDanger
-from tidelog.capture.limits.log_retention import EASED, DangerKind, Kept, danger_of
+from tidelog.capture.limits.log_retention import EASED, DangerKind, RetainedLog, danger_of
 from tidelog.errors import LogInDangerError
 
 GIB = 1 << 30
@@ -17,22 +17,28 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("kept", "kind"),
     [
-        (Kept(), None),
-        (Kept(retained_bytes=GIB, spare_bytes=GIB), None),
-        (Kept(retained_bytes=8 * GIB, spare_bytes=2 * GIB), DangerKind.ROOM_SMALL),
-        (Kept(retained_bytes=8 * GIB, spare_bytes=0), DangerKind.NEARLY_LOST),
-        (Kept(retained_bytes=9 * GIB), None),
-        (Kept(retained_bytes=10 * GIB), DangerKind.FILLS_DISK),
-        (Kept(retained_bytes=10 * GIB, spare_bytes=90 * GIB), None),
-        (Kept(retained_bytes=10 * GIB, much_bytes=50 * GIB), None),
-        (Kept(retained_bytes=2 * GIB, spare_bytes=90 * GIB, much_bytes=GIB), DangerKind.FILLS_DISK),
-        (Kept(retained_bytes=GIB, spare_bytes=GIB, lost_in_s=3500.0), DangerKind.NEARLY_LOST),
-        (Kept(kept_s=7 * 86_400.0, lost_in_s=3500.0), DangerKind.NEARLY_LOST),
-        (Kept(kept_s=1800.0, lost_in_s=1799.0), None),
-        (Kept(kept_s=1800.0, lost_in_s=800.0), DangerKind.NEARLY_LOST),
+        (RetainedLog(), None),
+        (RetainedLog(retained_bytes=GIB, spare_bytes=GIB), None),
+        (RetainedLog(retained_bytes=8 * GIB, spare_bytes=2 * GIB), DangerKind.ROOM_SMALL),
+        (RetainedLog(retained_bytes=8 * GIB, spare_bytes=0), DangerKind.NEARLY_LOST),
+        (RetainedLog(retained_bytes=9 * GIB), None),
+        (RetainedLog(retained_bytes=10 * GIB), DangerKind.FILLS_DISK),
+        (RetainedLog(retained_bytes=10 * GIB, spare_bytes=90 * GIB), None),
+        (RetainedLog(retained_bytes=10 * GIB, much_bytes=50 * GIB), None),
+        (
+            RetainedLog(retained_bytes=2 * GIB, spare_bytes=90 * GIB, much_bytes=GIB),
+            DangerKind.FILLS_DISK,
+        ),
+        (
+            RetainedLog(retained_bytes=GIB, spare_bytes=GIB, lost_in_s=3500.0),
+            DangerKind.NEARLY_LOST,
+        ),
+        (RetainedLog(kept_s=7 * 86_400.0, lost_in_s=3500.0), DangerKind.NEARLY_LOST),
+        (RetainedLog(kept_s=1800.0, lost_in_s=1799.0), None),
+        (RetainedLog(kept_s=1800.0, lost_in_s=800.0), DangerKind.NEARLY_LOST),
     ],
 )
-def test_what_is_a_danger(kept: Kept, kind: DangerKind | None) -> None:
+def test_what_is_a_danger(kept: RetainedLog, kind: DangerKind | None) -> None:
     found = danger_of(kept)
     assert (None if found is None else found.kind) == kind
     # What is over must not begin again at once.
@@ -41,19 +47,19 @@ def test_what_is_a_danger(kept: Kept, kind: DangerKind | None) -> None:
 
 
 def test_a_danger_is_over_only_well_below_where_it_began() -> None:
-    at = Kept(retained_bytes=7 * GIB, spare_bytes=3 * GIB)
+    at = RetainedLog(retained_bytes=7 * GIB, spare_bytes=3 * GIB)
     assert danger_of(at) is None
     assert danger_of(at, eased=EASED) is not None
-    assert danger_of(Kept(retained_bytes=5 * GIB, spare_bytes=5 * GIB), eased=EASED) is None
+    assert danger_of(RetainedLog(retained_bytes=5 * GIB, spare_bytes=5 * GIB), eased=EASED) is None
 
 
 def test_how_much_of_what_may_be_kept_is_kept() -> None:
-    assert Kept(retained_bytes=GIB, spare_bytes=3 * GIB).share == 0.25
-    assert Kept(retained_bytes=GIB, spare_bytes=-GIB).share == 1.0
-    assert Kept(retained_bytes=5 * GIB).share == 0.5
-    assert Kept(retained_bytes=GIB, spare_bytes=99 * GIB, much_bytes=2 * GIB).share == 0.5
-    assert Kept(kept_s=1000.0, lag_s=250.0).share == 0.25
-    assert Kept().share == 0.0
+    assert RetainedLog(retained_bytes=GIB, spare_bytes=3 * GIB).share == 0.25
+    assert RetainedLog(retained_bytes=GIB, spare_bytes=-GIB).share == 1.0
+    assert RetainedLog(retained_bytes=5 * GIB).share == 0.5
+    assert RetainedLog(retained_bytes=GIB, spare_bytes=99 * GIB, much_bytes=2 * GIB).share == 0.5
+    assert RetainedLog(kept_s=1000.0, lag_s=250.0).share == 0.25
+    assert RetainedLog().share == 0.0
 
 
 class Looking:
@@ -78,7 +84,7 @@ def test_dumps_are_held_while_there_is_a_danger() -> None:
     assert looking.gate.dumps_wait
     assert not looking.gate.all_waits
     (hold,) = looking.gate.summary()
-    assert (hold["why"], "log_danger_bytes" in hold["reason"]) == (Holds.LOG_IN_DANGER, True)
+    assert (hold["why"], "log_danger_bytes" in hold["reason"]) == (DumpBlocks.LOG_IN_DANGER, True)
     looking.look(80, after_s=10 * STOP_AFTER_S)
     (later,) = looking.gate.summary()
     assert later["since_ms"] == hold["since_ms"]

@@ -24,7 +24,7 @@ from tidelog.app.elections import (
     leave_to,
     pipeline_lease,
 )
-from tidelog.app.instances import PIPELINE_PREFIX, Roster, of_pipeline, standbys
+from tidelog.app.instances import PIPELINE_PREFIX, InstanceRegistration, of_pipeline, standbys
 from tidelog.app.overview import overview
 from tidelog.app.remote_control import status
 from tidelog.cli.status_lines import lines
@@ -90,17 +90,17 @@ def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
         assert lease is not None
         with pytest.raises(UsageError, match="no process of the pipeline stands by"):
             leave_to(state, key, place, "a", None)
-        assert not a.is_to_hand_over()
-        Roster(state, "b", None, place).stand_by()
+        assert not a.handover_requested()
+        InstanceRegistration(state, "b", None, place).stand_by()
         leave_to(state, key, place, "former", None)  # of a leader that is gone
-        assert not a.is_to_hand_over()
+        assert not a.handover_requested()
         leave_to(state, key, place, "a", "b")
-        assert a.is_to_hand_over()
-        assert not a.is_to_hand_over()  # it ends already
+        assert a.handover_requested()
+        assert not a.handover_requested()  # it ends already
         a.release(lease)
         assert a.acquire() is None  # the other one goes first
         assert b.acquire() is not None
-        assert not b.is_to_hand_over()
+        assert not b.handover_requested()
 
 
 def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None:
@@ -112,7 +112,7 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         assert lease is not None
         value = {"holder": "host:1", "epoch": 1, "zone": "a", "since_ms": 5}
         state.put(f"{PIPELINE_PREFIX}shop", value, None)
-        waiting = Roster(state, "host:2", "b", of_pipeline("shop"))
+        waiting = InstanceRegistration(state, "host:2", "b", of_pipeline("shop"))
         waiting.stand_by()
         assert standbys(state) == []
         told = status(config)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.notifications import Notification
 from tidelog.errors import NameRefusedError
 from tidelog.model.schema import TableName
@@ -25,8 +25,8 @@ def state(tmp_path: Path) -> Iterator[SqliteState]:
     made.close()
 
 
-def known(state: SqliteState) -> RefusedTables:
-    return RefusedTables(state, lambda _notification: None)
+def known(state: SqliteState) -> UnsupportedTables:
+    return UnsupportedTables(state, lambda _notification: None)
 
 
 def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None:
@@ -59,7 +59,7 @@ def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
     state: SqliteState,
 ) -> None:
     told: list[Notification] = []
-    refused = RefusedTables(state, told.append)
+    refused = UnsupportedTables(state, told.append)
     for _ in range(2):
         refused.hold("catalogue", {T: Refusal("it has no key")})
     for _ in range(2):

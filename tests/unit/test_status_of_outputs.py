@@ -13,7 +13,7 @@ from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.delivery.output_loop import UnderWay
+from tidelog.spark.delivery.output_loop import RunningBatch
 from tidelog.spark.delivery.run import BatchProgress, _Book
 from tidelog.state.sqlite import SqliteState
 
@@ -128,15 +128,15 @@ def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> 
         (found,) = Consumers(built.log.storage).all()
         return found.delivered["api"]
 
-    book.takes_long("api", UnderWay(0.0, 5, 400))
+    book.takes_long("api", RunningBatch(0.0, 5, 400))
     assert (noted().begun_ms, noted().begun_records) == (5, 400)
     book.delivered(BatchProgress(0, 0, 5, 400, {}, 0.5, "api"))
     done_ms = noted().committed_ms
     assert noted().begun_ms is None
     assert done_ms is not None
-    book.takes_long("api", UnderWay(0.0, done_ms, 400))  # it was done while that was on its way
+    book.takes_long("api", RunningBatch(0.0, done_ms, 400))  # it was done while that was on its way
     assert noted().begun_ms is None
-    book.takes_long("api", UnderWay(0.0, done_ms + 10_000, 7))
+    book.takes_long("api", RunningBatch(0.0, done_ms + 10_000, 7))
     assert noted().begun_ms == done_ms + 10_000
     book.failed("api", OutputError("the API does not answer"))
     assert noted().begun_ms is None

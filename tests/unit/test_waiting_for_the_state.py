@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.state_retry import PatientState
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed
@@ -59,7 +59,7 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
     no_longer = threading.Timer(5.0, session_ended.set)  # then StateError is raised
     no_longer.start()
     with closing(Away(tmp_path / "state.db")) as away:
-        patient = PatientState(away, check)
+        patient = RetryingStateStore(away, check)
         patient.until(session_ended)
         with pytest.raises(LeaseLostError):
             patient.get("a")
@@ -69,7 +69,7 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
 def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
     state: SqliteState, tmp_path: Path
 ) -> None:
-    patient = PatientState(state, held)
+    patient = RetryingStateStore(state, held)
     patient.until(threading.Event())
     thread = threading.Thread(target=lambda: patient.put("a", 2, None))
     with locked(tmp_path):
@@ -83,7 +83,7 @@ def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
 
 
 def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Path) -> None:
-    patient, ended = PatientState(state, held), threading.Event()
+    patient, ended = RetryingStateStore(state, held), threading.Event()
     with locked(tmp_path):
         with pytest.raises(StateError):  # nothing was begun
             patient.put("a", 2, None)
@@ -95,7 +95,7 @@ def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Pa
 
 
 def test_a_put_of_a_version_is_asked_for_once(state: SqliteState, tmp_path: Path) -> None:
-    patient = PatientState(state, held)
+    patient = RetryingStateStore(state, held)
     patient.until(threading.Event())
     with pytest.raises(StateConflictError):
         patient.put("a", 2, 7)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.screens import FAULTS, FOLDER, pictures
 from tests.support.screens import status as many
 
-from tidelog.app.overview import Lane
+from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
@@ -274,14 +274,14 @@ def test_a_window_older_than_the_events_is_shown() -> None:
 @pytest.mark.parametrize(
     ("lane", "expected"),
     [
-        (Lane("a", T, 0, 400, 1000, "durable"), "[━━━╌╌╌╌╌]"),
-        (Lane("a", T, 500), "    [━━━━▶"),
-        (Lane("a", T, 0, None, 500, "voided"), "[━━━✗     "),
-        (Lane("a", T, -9000, 400, 1000, "durable"), "━━━━╌╌╌╌╌]"),
-        (Lane("a", T, 1000, 1000, 1000, "durable"), "         ]"),
+        (ChunkSpan("a", T, 0, 400, 1000, "durable"), "[━━━╌╌╌╌╌]"),
+        (ChunkSpan("a", T, 500), "    [━━━━▶"),
+        (ChunkSpan("a", T, 0, None, 500, "voided"), "[━━━✗     "),
+        (ChunkSpan("a", T, -9000, 400, 1000, "durable"), "━━━━╌╌╌╌╌]"),
+        (ChunkSpan("a", T, 1000, 1000, 1000, "durable"), "         ]"),
     ],
 )
-def test_a_bar(lane: Lane, expected: str) -> None:
+def test_a_bar(lane: ChunkSpan, expected: str) -> None:
     drawn = bar(lane, 1000, 1000, 10).plain
     assert drawn == expected
 

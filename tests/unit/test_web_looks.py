@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 
 from tidelog.app.web import poller, routes
 from tidelog.app.web.history import SAMPLE_S
-from tidelog.app.web.instance import Site
-from tidelog.app.web.poller import Look
+from tidelog.app.web.instance import Instance
+from tidelog.app.web.poller import PollResult
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
-from tidelog.app.web.stream import Teller
+from tidelog.app.web.stream import OverviewStream
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError
 
@@ -35,13 +35,13 @@ state: {{url: '{state}'}}
 
 
 @pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Site]:
+def frozen(tmp_path: Path) -> Iterator[Instance]:
     """Its state store takes connections and never says anything."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
         port = silent.getsockname()[1]
-        site = Site("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
+        site = Instance("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
         site.start()
         yield site
         silent.close()  # what waits for it fails
@@ -57,12 +57,12 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 
 def test_a_source_that_hangs_is_told_and_holds_up_no_other(
-    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     well.start()
     try:
-        teller = Teller([frozen, well], 1, anyio.CapacityLimiter(1))
+        teller = OverviewStream([frozen, well], 1, anyio.CapacityLimiter(1))
         begun = time.monotonic()
         assert teller._beat(begun)
         news = wait_for(lambda: b"".join(teller._news(time.monotonic())))
@@ -104,10 +104,10 @@ def test_a_failed_look_is_remembered_and_mends_itself(
 ) -> None:
     Reader.read_by, Reader.fails = set(), error
     monkeypatch.setattr(poller, "StatusReader", Reader)
-    site = Site("failing", config_of(tmp_path, "sqlite:///state.db"))
+    site = Instance("failing", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
-        found: Look = wait_for(site.look)
+        found: PollResult = wait_for(site.look)
         assert (found.overview, found.trouble) == (None, said)
         Reader.fails = None
         wait_for(lambda: (look := site.look()) and look.overview)
@@ -118,7 +118,7 @@ def test_a_failed_look_is_remembered_and_mends_itself(
 
 def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
     """It is made once, not for each page that is open."""
-    site = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    site = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
         first = wait_for(site.look)
@@ -128,12 +128,12 @@ def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
 
 
 def test_a_store_that_hangs_holds_up_who_asks_it_and_nobody_else(
-    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "READ_S", 0.2)
     monkeypatch.setattr(routes, "SEND_S", 0.2)
     monkeypatch.setattr(routes, "SITE_THREADS", 3)
-    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     web = Web([frozen, well], {Role.OPERATOR: "operator-token"})
     with TestClient(Starlette(routes=web.routes())) as client:
         client.post("/web/login", json={"token": "operator-token"})

@@ -165,7 +165,7 @@ class LogElection:
         )
         self._handing_over = True
 
-    def is_to_hand_over(self) -> bool:
+    def handover_requested(self) -> bool:
         """Has somebody asked the leader, us, that another lead (`leave_to`)? Others go first, once
         the lease is released.
         """

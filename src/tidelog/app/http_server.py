@@ -21,8 +21,8 @@ from tidelog.system.extras import missing_extra
 
 if TYPE_CHECKING:
     from tidelog.app.web.routes import Web
-    from tidelog.control.channels.api_protocol import Surface
-    from tidelog.control.channels.rate_limit import Brake
+    from tidelog.control.channels.api_protocol import ApiBackend
+    from tidelog.control.channels.rate_limit import TokenRateLimit
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Serving(Protocol):
     """What a capture tells those who show it."""
 
     def start(self) -> None: ...
-    def lead(self, surface: Callable[[], Surface]) -> None: ...
+    def lead(self, surface: Callable[[], ApiBackend]) -> None: ...
     def stand_by(self) -> None: ...
     def close(self) -> None: ...
 
@@ -67,11 +67,11 @@ def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
 
 
-def _web(config: Config, rest: Rest, brake: Brake) -> Web:
-    from tidelog.app.web.instance import Site
+def _web(config: Config, rest: Rest, brake: TokenRateLimit) -> Web:
+    from tidelog.app.web.instance import Instance
     from tidelog.app.web.routes import Web, tokens_of
 
-    return Web([Site(config.pipeline.name, config)], tokens_of(rest), brake)
+    return Web([Instance(config.pipeline.name, config)], tokens_of(rest), brake)
 
 
 class Several:
@@ -84,7 +84,7 @@ class Several:
         for part in self._parts:
             part.start()
 
-    def lead(self, surface: Callable[[], Surface]) -> None:
+    def lead(self, surface: Callable[[], ApiBackend]) -> None:
         for part in self._parts:
             part.lead(surface)
 
@@ -127,12 +127,12 @@ class RestServer:
 
             from tidelog.app.metrics.routes import Health
             from tidelog.control.channels import schema_registry
-            from tidelog.control.channels.rate_limit import Brake
+            from tidelog.control.channels.rate_limit import TokenRateLimit
             from tidelog.control.channels.rest import Leadership, application
         except ImportError as error:
             raise missing_extra(error, "rest") or error from None
         self._rest = rest
-        self._surface: Surface | None = None
+        self._surface: ApiBackend | None = None
         self._asked_again = 0.0
         self._elsewhere = Leadership(None)
 
@@ -152,7 +152,7 @@ class RestServer:
             return None if surface is None else surface.status()
 
         token = rest.token.get_secret_value()
-        brake = Brake()
+        brake = TokenRateLimit()
         readings = Readings(status, log_path)
         health = Health(readings, leader, _tokens(token, rest.metrics_token), brake)
         schemas = schema_registry.routes(
@@ -188,7 +188,7 @@ class RestServer:
             self._succeeds = self._leader() is not None
             logger.info("%s is taken, by the capture that leads as it seems", self._address())
 
-    def lead(self, surface: Callable[[], Surface]) -> None:
+    def lead(self, surface: Callable[[], ApiBackend]) -> None:
         """Answer for the capture of this process, which leads from now on; if the one that led
         before is frozen and keeps the port, as soon as it lets it go.
 

@@ -55,7 +55,7 @@ def of_pipeline(name: str) -> str:
     return f"pipeline-{PREFIX}{name}/"
 
 
-class Roster:
+class InstanceRegistration:
     """What one process tells of itself. A store that is away ends nothing: it is told later.
 
     ``prefix``: of the documents of all that stand by for the same; ``url``: of an HTTP interface.

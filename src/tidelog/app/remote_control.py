@@ -20,13 +20,13 @@ from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config
-from tidelog.control.commands import Command, HandOver
+from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 COMMAND_S: Final = 10.0
 
@@ -98,14 +98,14 @@ def hand_over(
 
 
 def _ask_capture(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
-    answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
+    answer = send_command(config, Handover(leader=leader, to=to), timeout_s=timeout_s)
     if answer["error"] is not None:
         raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
 
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
     """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         found = []
         for name in state.keys(DUMP_PREFIX):
@@ -156,7 +156,7 @@ def dump_wait(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     held: list[dict[str, Any]] = []
     look_at = 0.0
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).asked_for(dump_id)

@@ -19,7 +19,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 
 class _Told(BaseModel):
@@ -45,7 +45,7 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
     Raises UsageError if there is no event log, or it does not know the table.
     """
     store = _store(config)
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()

@@ -21,7 +21,7 @@ from tidelog.ports import StateStore
 logger = logging.getLogger(__name__)
 
 
-def look_first(config: Config, state: StateStore) -> bool:
+def read_at_startup(config: Config, state: StateStore) -> bool:
     """Is there an event log? Raises what it and the state store refuse us with, or why they don't
     answer.
     """
@@ -33,7 +33,7 @@ def look_first(config: Config, state: StateStore) -> bool:
     return False
 
 
-def patiently(
+def retry_until_available(
     ask: Callable[[], bool], stop: threading.Event, on_state: Callable[[str, str], None]
 ) -> bool:
     """Ask until the answer is True; False: ``stop`` was set before.

@@ -1,7 +1,7 @@
 """Changes of the state store that are decided under a lock and made without it, in their order.
 
 Whoever decides holds the lock for as long as it takes to change what is in memory. The store may
-take seconds, or be away: only who needs the change durable waits for it (`PendingChanges.flush`).
+take seconds, or be away: only who needs the change durable waits for it (`DeferredWrites.flush`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.ports import StateStore
 
 
-class PendingChanges:
+class DeferredWrites:
     """Changes of ``state`` that are still to be made. Thread-safe.
 
     What is stored are whole documents: of two decisions on one of them the later must be written

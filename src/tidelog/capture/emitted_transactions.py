@@ -9,7 +9,7 @@ from tidelog.model.records import LogBatch, XidRanges
 from tidelog.model.schema import TableName
 
 
-class EmittedLog(Protocol):
+class EmittedTransactionsLog(Protocol):
     """What was emitted before this engine started, or is not in its memory any more."""
 
     def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:

@@ -16,11 +16,11 @@ from typing import Any
 from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.thread_messages import acquired
-from tidelog.capture.emitted_transactions import EmittedLog
+from tidelog.capture.emitted_transactions import EmittedTransactionsLog
 from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.limits.read_rate import ReadRate
 from tidelog.capture.progress import CaptureProgress
-from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
 from tidelog.model.records import LogBatch, Resume, Snapshot, ranges_of
@@ -74,7 +74,7 @@ class CaptureEngine:
         coordinator: DumpCoordinator,
         log: Appender,
         log_answers: Callable[[], bool] = lambda: True,
-        emitted: EmittedLog,
+        emitted: EmittedTransactionsLog,
         resume: Resume,
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
@@ -235,8 +235,8 @@ class CaptureEngine:
         self._append_waiting()  # rows given before the pause was released belong here
         self._paused = False
 
-    def _end_window(self, outcome: Closed | Voided) -> None:
-        if isinstance(outcome, Closed):
+    def _end_window(self, outcome: ClosedWindow | VoidedWindow) -> None:
+        if isinstance(outcome, ClosedWindow):
             failpoints.hit("window.closed")
             item = self._coordinator.closed(outcome)
             if item is not None:

@@ -24,7 +24,7 @@ REST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class DueDump:
     """A dump of ``table`` is due at ``at_ms``; ``failed``: why the last one failed."""
 
     table: str
@@ -36,7 +36,7 @@ class Again:
         return {"table": self.table, "at_ms": self.at_ms, "failed": self.failed}
 
 
-def to_repeat(dumps: Iterable[DumpState]) -> list[Again]:
+def to_repeat(dumps: Iterable[DumpState]) -> list[DueDump]:
     """What is due, now or later, by tables' last dumps: none where a dump after it does all of the
     table, where the last one was cancelled, which was somebody's wish, or where the catalogue will
     show that the cause has gone.
@@ -66,7 +66,7 @@ def _newest_first(dumps: Iterable[DumpState]) -> dict[str, list[tuple[DumpState,
     return found
 
 
-def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> Again | None:
+def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> DueDump | None:
     failures = list(takewhile(lambda one: one[1].status is TableStatus.FAILED, newest_first))
     if not any(progress.due or is_own(dump) for dump, progress in failures):
         return None
@@ -76,7 +76,7 @@ def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> A
     ended = last.finished_ms or 0
     took = ended - (last.started_ms or ended)
     pause = max(min(FIRST_MS * 2 ** min(len(failures) - 1, 10), LAST_MS), REST * took)
-    return Again(table, ended + pause, last.reason)
+    return DueDump(table, ended + pause, last.reason)
 
 
 def lacking(dumps: Sequence[DumpState]) -> list[str]:

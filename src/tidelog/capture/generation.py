@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
-from tidelog.capture.catalogue.unsupported_tables import REFUSED_KEY, RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
 from tidelog.capture.dumps.key_sets import KEY_SETS
@@ -99,7 +99,7 @@ def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -
         state.put(GAP_KEY, begin, None)
 
 
-def bind(state: StateStore, generation: str, refused: RefusedTables) -> None:
+def bind(state: StateStore, generation: str, refused: UnsupportedTables) -> None:
     """Progress belongs to one event log: with another one it would hide rows never dumped."""
     stored = state.get(GENERATION_KEY)
     if stored is not None and stored.value == generation:

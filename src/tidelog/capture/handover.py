@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _TURN_S = 0.05
 
 
-class Farewell:
+class HandoverWait:
     """Waits for ``stop``, in a thread of its own. Use it as a context manager.
 
     Args:

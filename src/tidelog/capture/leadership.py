@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tidelog.capture.handover import Farewell
+from tidelog.capture.handover import HandoverWait
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
 from tidelog.system.boot_clock import boot_clock, suspended_s
@@ -245,7 +245,7 @@ def lead(
             session = open_session(keeper)
             began = time.monotonic()
             on_state("leading", "")
-            with Farewell(stop, keeper.announce) as farewell:
+            with HandoverWait(stop, keeper.announce) as farewell:
                 if session.run(farewell.ends):
                     return
         except TidelogError as error:

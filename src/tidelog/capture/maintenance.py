@@ -10,7 +10,7 @@ from tidelog.capture.activity.log import Activity
 
 
 @dataclass(slots=True)
-class Housekeeping:
+class SessionMaintenance:
     """What is done beside the log.
 
     Attributes:

@@ -11,19 +11,19 @@ from dataclasses import asdict
 from typing import Any
 
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.store import HeldLog
+from tidelog.capture.dumps.store import LogHolder
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, bind, note_lost_end
 from tidelog.capture.leadership import Leader
 from tidelog.capture.limits.log_guard import LogGuard, note_given_up
 from tidelog.capture.limits.pauses import LogSwitch
-from tidelog.capture.limits.source_monitor import SourceWatch
-from tidelog.capture.maintenance import Housekeeping
-from tidelog.capture.start_dumps import AtStart, StartDumps
-from tidelog.capture.state_retry import PatientState
+from tidelog.capture.limits.source_monitor import SourceMonitor
+from tidelog.capture.maintenance import SessionMaintenance
+from tidelog.capture.start_dumps import StartDumps, StartPlan
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -87,13 +87,13 @@ class CaptureSession:
         reader: LogReader,
         catalogue: Catalogue,
         snapshot_reader: ChunkReader,
-        refused: RefusedTables,
-        state: PatientState,
-        housekeeping: Housekeeping,
+        refused: UnsupportedTables,
+        state: RetryingStateStore,
+        housekeeping: SessionMaintenance,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
-        at_start: AtStart,
+        at_start: StartPlan,
         leader: Leader,
         generation: str,
         close_log: Callable[[], None],
@@ -134,7 +134,7 @@ class CaptureSession:
             reached=lambda: engine.reached,
             repeats=not at_start.then_end,
         )
-        self._source = SourceWatch()
+        self._source = SourceMonitor()
         self._look_soon = threading.Event()
         self._look_often_until = time.monotonic() + REFUSED_LOOKS_S
         self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
@@ -146,7 +146,7 @@ class CaptureSession:
         that was wanted, where that is only the first dump.
         """
         bind(self._state, self._generation, self._refused)
-        end = HeldLog(lambda: self.engine.progress().next_offset, self._holds)
+        end = LogHolder(lambda: self.engine.progress().next_offset, self._holds)
         self._status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)
@@ -316,7 +316,7 @@ class CaptureSession:
                 if work == "look":
                     took_s = time.monotonic() - began
                     often = self._refused.any_left and now < self._look_often_until
-                    due[work] = now + look_pause(took_s, HINT_SHARE if often else LOOK_SHARE)
+                    due[work] = now + poll_interval(took_s, HINT_SHARE if often else LOOK_SHARE)
                     hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
     def _do(self, work: str) -> None:
@@ -395,6 +395,6 @@ def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def look_pause(took_s: float, share: float) -> float:
+def poll_interval(took_s: float, share: float) -> float:
     """How long until the next look at the catalogue, so that looks take this share of the time."""
     return min(max(LOOK_EVERY_S, took_s / share), LOOKS_LEFT_OUT * LOOK_EVERY_S)

@@ -20,7 +20,7 @@ GAP_DUMP = "gap-"
 
 
 @dataclass(frozen=True, slots=True)
-class AtStart:
+class StartPlan:
     """What is dumped at start.
 
     Attributes:
@@ -50,7 +50,7 @@ class StartDumps:
 
     def __init__(
         self,
-        at_start: AtStart,
+        at_start: StartPlan,
         coordinator: DumpCoordinator,
         catalogue: Catalogue,
         state: StateStore,

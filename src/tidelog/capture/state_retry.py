@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 AGAIN_S: Final = 0.5
 
 
-class PatientState:
+class RetryingStateStore:
     """`tidelog.ports.StateStore` over ``state``. Each request that fails is made again `until` the
     session has ended. Before that is told, and of puts that expect a version, StateError is raised.
 

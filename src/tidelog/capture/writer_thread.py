@@ -17,7 +17,7 @@ from tidelog.capture.buffer import (
 )
 from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import ChunkMeta, LogBatch, Resume
-from tidelog.system.peer_check import Reach
+from tidelog.system.peer_check import PeerCheck
 
 
 class Appended(Protocol):
@@ -77,7 +77,7 @@ class WriterThread(threading.Thread):
         self._flush_bytes = flush_bytes
         self._flush_s = flush_s
         self._stopping = threading.Event()
-        self._reach = Reach(answers)
+        self._reach = PeerCheck(answers)
         self._begun: float | None = None
         self.durable = resume
         self.records = 0

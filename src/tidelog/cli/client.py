@@ -63,4 +63,4 @@ def send(
         )
     elif not quiet:
         for line in sentences(command.type, result["details"]):
-            terminal.say_in_words(line)
+            terminal.print_sentence(line)

@@ -138,7 +138,7 @@ def going_on(config: Path, dump_id: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        terminal.say_in_words(
+        terminal.print_sentence(
             f"dump {dump_id} goes on; to wait again: tidelog wait {config} {dump_id}; to end it: "
             f"tidelog cancel {config} {dump_id}",
             error=True,
@@ -171,5 +171,5 @@ def wait(
     if as_json:
         terminal.emit(report)
     else:
-        terminal.say_in_words(delivery_sentence(report))
+        terminal.print_sentence(delivery_sentence(report))
     exit_unless(report["delivered"])

@@ -179,7 +179,7 @@ def watch(
         assert config is not None
         loaded = client.load(config)
         from tidelog import app
-        from tidelog.cli.watch.commands import Steering
+        from tidelog.cli.watch.commands import KeyCommands
 
         with app.StatusFeed(loaded) as feed:
             watching.watch(
@@ -189,7 +189,7 @@ def watch(
                 once=once,
                 as_json=as_json,
                 every_s=feed.ask_every_s,
-                steering=Steering(loaded, str(config)),
+                steering=KeyCommands(loaded, str(config)),
             )
 
 
@@ -228,7 +228,7 @@ def log(
     from tidelog import app
 
     if follow and tail == 0 and sys.stderr.isatty():  # else nothing would show that it works
-        terminal.say_in_words("new events follow as they come; Ctrl-C ends", error=True)
+        terminal.print_sentence("new events follow as they come; Ctrl-C ends", error=True)
     try:
         lines = app.log_lines(
             loaded, table=table, start=first, tail=tail, follow=follow, dumps=dumps
@@ -254,13 +254,13 @@ def verify(
     from tidelog.cli.live.facts import live_facts
     from tidelog.cli.live.fetching import to_stderr
     from tidelog.cli.verify_progress import verify_facts
-    from tidelog.system.download_progress import told_of_fetching
+    from tidelog.system.download_progress import report_downloads
 
     quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
     with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told, ExitStack() as to:
         if not as_json:
             fetched = to_stderr("verify") if quiet else lambda now: told({"fetching": now})
-            to.enter_context(told_of_fetching(fetched))
+            to.enter_context(report_downloads(fetched))
         report = app.verify(loaded, tables=table or [], repair=repair, on_progress=told)
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

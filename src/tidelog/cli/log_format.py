@@ -11,14 +11,14 @@ from typing import Any
 from tidelog.model.printable import printable
 
 
-class OneLine(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """A record is a line, whatever the names in it hold; a traceback follows on its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A record is a JSON object on a line: ``at``, ``level``, ``logger``, ``message``, ``thread``;
     of an error also its ``kind`` and ``where`` it happened, not its text: that may hold values.
     """
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 FORMATS: dict[str, logging.Formatter] = {
-    "text": OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"),
-    "json": JsonLines(),
+    "text": OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonFormatter(),
 }
 """The formatters for the values of ``--log-format``."""

@@ -33,7 +33,7 @@ def reset(
     plan = app.reset_plan(loaded)
     if not as_json:
         for line in _told(plan):
-            terminal.say_in_words(line)
+            terminal.print_sentence(line)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("nothing was changed: no one can be asked here. Add --yes to do it")

@@ -66,7 +66,7 @@ def demo(
                 stop_event=stop,
             )
     except KeyboardInterrupt:
-        terminal.say_in_words(
+        terminal.print_sentence(
             "The demo was interrupted; all that it had started has ended.", error=True
         )
         raise

@@ -19,15 +19,15 @@ from tidelog.model.units import brief_span, counted, format_bytes
 
 if TYPE_CHECKING:
     from tidelog.app.overview import (
-        Answer,
-        Delivering,
-        Drop,
-        Dumping,
         EngineHealth,
+        OperationDrop,
         OutputHealth,
         Overview,
+        PipelineOverview,
         Problem,
+        RunningDump,
         SourceHealth,
+        SummaryLine,
     )
 
 SHOWN, OF_A_KIND = 8, 2
@@ -179,7 +179,7 @@ def _signed(severity: str, sentence: str) -> str:
     return f"{sign} {printable(sentence)}"
 
 
-def of_answer(answer: Answer) -> str:
+def of_answer(answer: SummaryLine) -> str:
     """With its time, in this machine's time zone."""
     return answer.text if answer.at_ms is None else f"{answer.text} {_local(answer.at_ms)}"
 
@@ -189,7 +189,7 @@ def of_capture(found: Overview) -> str:
     return f"{_who(found, 'leads')}; {found.records:,} records"
 
 
-def of_pipeline(found: Delivering) -> str:
+def of_pipeline(found: PipelineOverview) -> str:
     """Who delivers."""
     paused = ""
     if found.paused_ms is not None:
@@ -198,7 +198,7 @@ def of_pipeline(found: Delivering) -> str:
     return f"{found.pipeline}: {paused}{_who(found, 'delivers')}"
 
 
-def _who(found: Overview | Delivering, does: str) -> str:
+def _who(found: Overview | PipelineOverview, does: str) -> str:
     if found.leader is None:
         who = f"nobody {does}"
     else:
@@ -305,7 +305,7 @@ def _brief(error: str | None) -> str:
     return failed if len(failed) <= MESSAGE else f"{failed[: MESSAGE - 1]}…"
 
 
-def of_drops(drops: Sequence[Drop]) -> str:
+def of_drops(drops: Sequence[OperationDrop]) -> str:
     """The first of them, and how many more there are."""
     first, more = drops[0], len(drops) - 1
     said = f"{first.table}: {first.kind}s fell from {first.before_per_min:,.0f} to "
@@ -315,7 +315,7 @@ def of_drops(drops: Sequence[Drop]) -> str:
     return said + _and_more(more, "drop", " today")
 
 
-def of_dump(dump: Dumping) -> str:
+def of_dump(dump: RunningDump) -> str:
     """How far a dump is."""
     by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
     text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"

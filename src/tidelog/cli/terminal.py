@@ -63,7 +63,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def say_in_words(sentence: str, *, error: bool = False) -> None:
+def print_sentence(sentence: str, *, error: bool = False) -> None:
     """As `say`; on a terminal in lines that break between words. ``error``: to stderr."""
     stream = sys.stderr if error else sys.stdout
     width = max(20, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize

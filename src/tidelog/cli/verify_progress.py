@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.cli.live.fetching import progress
-from tidelog.system.download_progress import Fetching
+from tidelog.system.download_progress import Download
 
 
 def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
     """What `verify` downloads first, and then the table that it compares, as facts."""
     fetching = document.get("fetching")
-    if isinstance(fetching, Fetching):
+    if isinstance(fetching, Download):
         if fetching.done:
             return [("verify", f"has {fetching.what}", None)]
         text, share = progress(fetching), fetching.share

@@ -259,7 +259,7 @@ class LogMessage(Command):
     message: str = Field(max_length=1000)
 
 
-class HandOver(Command):
+class Handover(Command):
     """Let another capture lead.
 
     Attributes:
@@ -285,7 +285,7 @@ _TYPES: dict[str, type[Command]] = {
         ResumePipeline,
         SetDumpOptions,
         LogMessage,
-        HandOver,
+        Handover,
     )
 }
 

@@ -17,7 +17,7 @@ from tidelog.control.channels.signal_intake import skipped
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
-    HandOver,
+    Handover,
     LogMessage,
     PauseLog,
     PausePipeline,
@@ -44,7 +44,7 @@ messages.setLevel(logging.INFO)  # asked for by each command, whatever --log-lev
 UNFINISHED = frozenset({"queued", "running", "paused"})
 
 
-class Actor:
+class CommandHandler:
     """Acts on commands. Used by one thread.
 
     Args:
@@ -67,7 +67,7 @@ class Actor:
         *,
         database: str | None = None,
         notify: Notify | None = None,
-        hand_over: Callable[[HandOver], dict[str, Any]] | None = None,
+        hand_over: Callable[[Handover], dict[str, Any]] | None = None,
         switch: LogSwitch | None = None,
     ) -> None:
         self._switch = switch
@@ -118,7 +118,7 @@ class Actor:
             return {"logged": True}
         if isinstance(command, (PauseLog, ResumeLog, PausePipeline, ResumePipeline)):
             return self._steer(command)
-        if isinstance(command, HandOver) and self._hand_over is not None:
+        if isinstance(command, Handover) and self._hand_over is not None:
             return self._hand_over(command)
         raise UsageError(f"this capture does not know the command {command.type}")
 

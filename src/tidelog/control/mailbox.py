@@ -63,7 +63,7 @@ def id_time_ms(command_id: str) -> int:
         return 0
 
 
-class GivenDifferentlyError(UsageError):
+class CommandIdReusedError(UsageError):
     """A key of `Mailbox.send` stands for another command already."""
 
 
@@ -120,7 +120,7 @@ class Mailbox:
             return command_id
         command_id, digest, content = self._give(key, document)
         if content != _digest(json.dumps(document, sort_keys=True)):
-            raise GivenDifferentlyError("this id was used before, for something else")
+            raise CommandIdReusedError("this id was used before, for something else")
         if self.outcome(command_id) is None:
             self._put_once(_COMMANDS + command_id, {**document, "given": digest})
         return command_id

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class InBackground(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Begun at once; `result` waits for it. It does not keep the process from ending."""
 
     def __init__(self, call: Callable[[], T]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tidelog import Config, ExecuteSnapshot, app
 from tidelog.app.dumps.chunks import chunks_of
 from tidelog.capture.start_dumps import INITIAL_DUMP
-from tidelog.demo.background import InBackground
+from tidelog.demo.background import BackgroundCall
 from tidelog.demo.capture_process import CaptureProcess
 from tidelog.demo.row_counts import RowCounts
 from tidelog.demo.shop import TABLES, Sizes
@@ -77,8 +77,8 @@ class Play:
         self._workload = Workload(url, sizes, per_second=TRANSACTIONS_PER_S)
         self._counts = RowCounts(lambda: open_shop(url), lake)
         self._ended = threading.Event()
-        self._pipeline: InBackground[None] | None = None
-        self._spark: InBackground[None] | None = None
+        self._pipeline: BackgroundCall[None] | None = None
+        self._spark: BackgroundCall[None] | None = None
         self._feed: app.StatusFeed | None = None
         self._status: dict[str, Any] = {}
         self._look_at = 0.0
@@ -116,8 +116,8 @@ class Play:
     def _make_shop(self) -> None:
         story = self._story
         story.does("a shop is made, and Spark starts")
-        self._spark = InBackground(lambda: app.start_spark(self._config))
-        self._done(InBackground(lambda: create_shop(self._url, self._sizes)))
+        self._spark = BackgroundCall(lambda: app.start_spark(self._config))
+        self._done(BackgroundCall(lambda: create_shop(self._url, self._sizes)))
         story.happened(
             "ok", f"A shop of {self._sizes.rows:,} rows in {len(TABLES)} tables is there."
         )
@@ -126,7 +126,7 @@ class Play:
         self._workload.start()
         opened.enter_context(self._counts)
         self._start_capture()
-        self._pipeline = InBackground(self._deliver)
+        self._pipeline = BackgroundCall(self._deliver)
         self._feed = opened.enter_context(app.StatusFeed(self._config))
         self._story.does("capture follows the log, and dumps all tables meanwhile")
         self._story.happened(
@@ -191,7 +191,7 @@ class Play:
         self._story.does("every table is dumped once more, while all goes on")
         command = ExecuteSnapshot(dump_id=SECOND_DUMP)
         answer = self._done(
-            InBackground(lambda: app.send_command(self._config, command, timeout_s=PATIENCE_S))
+            BackgroundCall(lambda: app.send_command(self._config, command, timeout_s=PATIENCE_S))
         )
         if answer["error"] is not None:
             raise TidelogError(answer["error"])
@@ -224,7 +224,7 @@ class Play:
                 about = f"comparing table {told['number']} of {told['of']}: {told['table']}"
                 self._story.does("; ".join([about, *([told["stage"]] if "stage" in told else [])]))
 
-        found = self._done(InBackground(lambda: app.verify(self._config, on_progress=compares)))
+        found = self._done(BackgroundCall(lambda: app.verify(self._config, on_progress=compares)))
         with open_shop(self._url) as shop:
             self._counts.look(shop)
         self._tell()
@@ -290,7 +290,7 @@ class Play:
         self._started_ms = int(time.time() * 1000)
         self._capture.start()
 
-    def _done(self, work: InBackground[T]) -> T:
+    def _done(self, work: BackgroundCall[T]) -> T:
         self._until(lambda: not work.running, "")
         return work.result()
 

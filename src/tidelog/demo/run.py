@@ -20,7 +20,7 @@ from tidelog.demo.play import Play
 from tidelog.demo.shop import Sizes
 from tidelog.demo.story import Story
 from tidelog.errors import UsageError
-from tidelog.system.download_progress import Fetching, told_of_fetching
+from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.extras import check_installed, missing_extra
 
 MARKER = ".tidelog-demo"
@@ -84,7 +84,7 @@ def demo(
     sizes = Sizes(rows // 6, rows // 30, rows // 3, rows - rows // 6 - rows // 30 - rows // 3)
     story = Story(NAMES[source], sizes.rows, on_status)
 
-    def fetches(now: Fetching) -> None:
+    def fetches(now: Download) -> None:
         if stop_event.is_set():
             raise KeyboardInterrupt
         story.fetches(now)
@@ -92,7 +92,7 @@ def demo(
     interrupted = True
     try:
         story.does(f"{NAMES[source]} starts")
-        with told_of_fetching(fetches), servers() as url:
+        with report_downloads(fetches), servers() as url:
             story.happened("ok", f"{NAMES[source]} runs, with its own data directory.")
             config_file = directory / "tidelog.yaml"
             namespace = "public" if source == "postgres" else DATABASE

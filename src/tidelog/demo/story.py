@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tidelog.app.overview import overview
 from tidelog.demo.shop import TABLES
-from tidelog.system.download_progress import Fetching
+from tidelog.system.download_progress import Download
 
 Kind = Literal["ok", "info", "critical"]
 LAGS_KEPT = 60
@@ -19,7 +19,7 @@ RATE_OVER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StoryEvent:
     """Something that happened."""
 
     at_s: float
@@ -45,7 +45,7 @@ class Story:
         self._lags: deque[float] = deque(maxlen=LAGS_KEPT)
         self._records: deque[tuple[float, int]] = deque(maxlen=LAGS_KEPT)
         self._lag_at = 0
-        self.moments: list[Moment] = []
+        self.moments: list[StoryEvent] = []
 
     @property
     def at_s(self) -> float:
@@ -57,10 +57,10 @@ class Story:
 
     def happened(self, kind: Kind, text: str) -> None:
         with self._lock:
-            self.moments.append(Moment(self.at_s, kind, text))
+            self.moments.append(StoryEvent(self.at_s, kind, text))
         self.shows()
 
-    def fetches(self, now: Fetching) -> None:
+    def fetches(self, now: Download) -> None:
         self.shows(fetching=None if now.done else {**asdict(now), "share": now.share})
 
     def counted(self, source: Mapping[str, int], lake: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from tidelog.engine.contexts import Clock
 from tidelog.engine.event_batches import Share
 from tidelog.engine.events import Event, Events
-from tidelog.engine.offsets import DoneInOrder
+from tidelog.engine.offsets import CompletedEvents
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Message
 
@@ -32,7 +32,7 @@ class TaskCommitter:
         self._interval_s = options.offset_commit_interval_ms / 1000
         self.most_open_batches = MOST_OPEN_BATCHES
         self._lock = threading.Lock()
-        self._done = DoneInOrder()
+        self._done = CompletedEvents()
         self._finished = False
         self._fenced = False
         self._writing = False

@@ -17,7 +17,7 @@ class _Batch:
         self.low = 0  # the events before it are all done
 
 
-class DoneInOrder:
+class CompletedEvents:
     """Which events of a task are done, and so up to which offset it is. Not thread-safe.
 
     Events are numbered in the log's order, from 0 on, through all batches. Two events may share a

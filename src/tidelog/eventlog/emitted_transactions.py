@@ -21,7 +21,9 @@ from tidelog.model.schema import TableName
 
 
 class EmittedTransactions:
-    """`tidelog.capture.emitted_transactions.EmittedLog` over an event log. Thread-safe."""
+    """`tidelog.capture.emitted_transactions.EmittedTransactionsLog` over an event log.
+    Thread-safe.
+    """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

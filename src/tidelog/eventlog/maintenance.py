@@ -39,7 +39,7 @@ _MERGE_AT_MOST: Final = 1024  # segments; bounds the list of merged ones in the 
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """``deleted``: left by an interrupted roll-up or retention; ``quarantined``: new names."""
 
     deleted: list[str]
@@ -151,17 +151,17 @@ class EventLogMaintenance:
                 failpoints.hit("retention.after_delete")
             return head
 
-    def quarantine_strays(self) -> Swept:
+    def quarantine_strays(self) -> SweepResult:
         """Move segments that are not on the chain to ``quarantine/``.
 
         They come from writers that woke up late. What an interrupted roll-up or retention left is
         deleted.
         """
         with self._storage.exclusive(_LOCK) as held:
-            return self._sweep() if held else Swept([], [])
+            return self._sweep() if held else SweepResult([], [])
 
-    def _sweep(self) -> Swept:
-        swept = Swept([], [])
+    def _sweep(self) -> SweepResult:
+        swept = SweepResult([], [])
         chain = self._reader.walk()
         if chain.tail is None:
             return swept

@@ -19,7 +19,7 @@ _TEXT = pa.string()
 
 
 @dataclass(frozen=True)
-class Spelling:
+class KeySpelling:
     """What kinds of servers spell each in their way.
 
     Attributes:
@@ -34,7 +34,7 @@ class Spelling:
     binary: Callable[[bytes], str]
 
 
-def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
+def key_texts(values: pa.Array, spelling: KeySpelling) -> pa.StringArray:
     """``n`` values as ``n`` texts, nulls kept.
 
     =====================  ==================================================================

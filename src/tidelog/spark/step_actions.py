@@ -143,7 +143,7 @@ def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     for name in table.key:
         if name in step.argument:
             before, after = (each.schema[name].dataType for each in (frame, result))
-            if not _stay_apart(before, after, step.argument[name]):
+            if not _remain_distinct(before, after, step.argument[name]):
                 raise ConfigError(
                     f"column {name!r} is of the key, by which rows are known, and a cast from "
                     f"{before.simpleString()} to {step.argument[name]} may make one value of "
@@ -296,7 +296,7 @@ def _check_ours(names: Iterable[str]) -> None:
             raise ConfigError(f"{name!r} is the name of a column of ours: choose another one")
 
 
-def _stay_apart(before: types.DataType, after: types.DataType, wanted: str) -> bool:
+def _remain_distinct(before: types.DataType, after: types.DataType, wanted: str) -> bool:
     """Do two values of a type stay two after the cast? One that does not fit fails, and is no other
     value.
     """

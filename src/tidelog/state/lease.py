@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidelog.errors import LeaseLostError, StateConflictError
 from tidelog.ports import Document, Lease, StateStore
-from tidelog.state.lease_polling import MOST, LeaseLooks
+from tidelog.state.lease_polling import MOST, LeasePolling
 from tidelog.system.processes import has_ended, this_process
 
 MARGIN: Final = 0.2
@@ -57,7 +57,7 @@ class LeaseElection:
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: epochs start here or above.
         look_every_s: while another leads, the store is asked about so often at least, and as
-            seldom as `LeaseLooks` says, however often `acquire` is called; that a holder on this
+            seldom as `LeasePolling` says, however often `acquire` is called; that a holder on this
             host ended is seen without asking. 0: at each call.
         """
         self._documents = documents
@@ -72,7 +72,7 @@ class LeaseElection:
         self._version = self._written = 0  # the epoch of that version
         self._unsure = False
         self._look_every_s = look_every_s
-        self._looks = LeaseLooks(look_every_s)
+        self._looks = LeasePolling(look_every_s)
         self._look_at = 0.0
         self._found = dict(_NOBODY)
         self._seen: tuple[str, float] = ("", 0.0)

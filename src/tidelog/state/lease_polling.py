@@ -16,7 +16,7 @@ _SOONEST: Final = 0.998
 """Of the time between two renewals, by the clock of another host."""
 
 
-class LeaseLooks:
+class LeasePolling:
     """Plans them: seldom, soon after each renewal, and when the lease would end.
 
     Who stands by counts the lease's length from where it *saw* the renewal. So what it sees late it

@@ -14,7 +14,7 @@ from tidelog.ports import Document, StateStore
 OPERATIONS: Final = ("get", "put", "delete", "keys")
 
 
-class MeasuredState:
+class MeteredStateStore:
     """A state store as ``state`` is.
 
     A conflict, and a lease that was lost, are answers; what fails is a store that gives none.

@@ -15,7 +15,7 @@ FRESH_S: Final = 5.0
 _AT_ONCE: Final = 16
 
 
-class ReadAhead:
+class PrefetchingStateStore:
     """A state store as ``state`` is, whose documents of ``keys`` are asked for when this is made,
     and those below one of ``folders`` once they are listed; that is done then, too.
 

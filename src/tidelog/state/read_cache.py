@@ -7,7 +7,7 @@ from typing import Any
 from tidelog.ports import Document, StateStore
 
 
-class Glance:
+class StateReadCache:
     """A state store as ``state`` is when this is made: it is listed once, each document is read
     once, and none that the list lacks. What is changed through this goes to ``state`` alone.
     """

@@ -10,7 +10,7 @@ from tidelog.ports import Document, StateStore
 from tidelog.state.opening import open_state, sparing, state_exists
 
 
-class LookedAt:
+class ReadOnlyStateStore:
     """The store at ``url``; empty while it does not exist, which is looked at again each time. Only
     who changes something makes it. Thread-safe.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Fetching:
+class Download:
     """Something that comes over the network.
 
     Attributes:
@@ -31,13 +31,13 @@ class Fetching:
         return min(0.99, self.come / self.size) if self.size else None
 
 
-OnFetch = Callable[[Fetching], None]
+OnFetch = Callable[[Download], None]
 
 _listeners: list[OnFetch] = []
 
 
 @contextmanager
-def told_of_fetching(listener: OnFetch) -> Iterator[None]:
+def report_downloads(listener: OnFetch) -> Iterator[None]:
     """While this is open, ``listener`` is told, by whatever thread fetches. What it raises ends the
     fetching.
     """
@@ -50,6 +50,6 @@ def told_of_fetching(listener: OnFetch) -> Iterator[None]:
 
 def tell(what: str, come: int | None, size: int | None) -> None:
     """``come``: None: all of it is here."""
-    now = Fetching(what, size or 0 if come is None else come, size, come is None)
+    now = Download(what, size or 0 if come is None else come, size, come is None)
     for listener in tuple(_listeners):
         listener(now)

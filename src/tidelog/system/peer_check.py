@@ -21,7 +21,7 @@ ASK_AGAIN_S: Final = 10.0
 """Who answered may have been busy, and fall silent for good."""
 
 
-class Reach:
+class PeerCheck:
     """Asks, in threads of its own, who has been silent. Used by one thread."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
@@ -56,7 +56,7 @@ class _Question:
         self.answered = self._ask()
 
 
-def peer_of(connection: int, hello: bytes = b"") -> Reach:
+def peer_of(connection: int, hello: bytes = b"") -> PeerCheck:
     """Of the server at the other end of a connection.
 
     Args:
@@ -67,7 +67,7 @@ def peer_of(connection: int, hello: bytes = b"") -> Reach:
         with socket.socket(fileno=os.dup(connection)) as held:
             family, address = held.family, held.getpeername()
     except OSError:  # it is closed already, as whoever reads from it will find
-        return Reach(lambda: False)
+        return PeerCheck(lambda: False)
 
     def ask() -> bool:
         # Not who refuses: a host that has just started has forgotten our connection, too.
@@ -80,4 +80,4 @@ def peer_of(connection: int, hello: bytes = b"") -> Reach:
         except OSError:
             return False
 
-    return Reach(ask)
+    return PeerCheck(ask)

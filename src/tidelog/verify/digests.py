@@ -134,7 +134,7 @@ def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list
                 sums[number].add(found)
         else:
             works += [(number, SumWork(plan, source)) for source in sources]
-    groups = _shared_out(works, max(1, spark.sparkContext.defaultParallelism))
+    groups = _distribute_tasks(works, max(1, spark.sparkContext.defaultParallelism))
     results = run_on_executors(spark, sum_up, [[work for _, work in group] for group in groups])
     for group, of_group in zip(groups, results, strict=True):
         for (number, _), found in zip(group, of_group, strict=True):
@@ -184,7 +184,7 @@ def _of_frame(table: CopySums, plan: SumPlan) -> list[RangeSums]:
     return run_on_partitions(rows, PartitionSums(replace(plan, sound=numbers)))
 
 
-def _shared_out(
+def _distribute_tasks(
     works: Sequence[tuple[int, SumWork]], tasks: int
 ) -> list[list[tuple[int, SumWork]]]:
     """Works for each of at most so many tasks, about as much to read for each."""

@@ -21,7 +21,7 @@ from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.verify.digests import within
 from tidelog.verify.model import ALL, Copy, Key, Range, Source, TableReport
-from tidelog.verify.rows import Found, Unequal
+from tidelog.verify.rows import Found, RowDifferences
 from tidelog.verify.source_key_text import spellings
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RowComparison:
         expected = _transformed(source, self._steps, self._schema)
         pairs = zip(self._schema.match_key, target.key, strict=True)
         nan_key = {ours for name, ours in pairs if name in self._schema.nan_key}
-        unequal = Unequal(expected, rows(), target.columns.names, target.key, keys, nan_key)
+        unequal = RowDifferences(expected, rows(), target.columns.names, target.key, keys, nan_key)
         changed = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
         return unequal.judged(changed, {**most, "unsettled": MOST_UNSETTLED})

@@ -42,7 +42,7 @@ class Found:
         return [key for kind in KINDS[:3] for key in self.keys[kind]]
 
 
-class Unequal:
+class RowDifferences:
     """Rows that differ between ``source`` and ``output``, computed once when it is made: a later
     write to either never changes them. (``persist`` would let it: Spark computes cached frames anew
     once a table that they read was written to, in any session.)

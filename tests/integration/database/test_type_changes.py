@@ -56,7 +56,7 @@ def check_statements(dialect: Any, namespace: str, key: bool) -> None:
         try:
             tables = Tables(dialect, "out", (), namespace, first.own, False)
             place = tables.place(session, then.table)
-            printed = tables.way_out(session, then.table, place, ["v"])
+            printed = tables.remedy_for(session, then.table, place, ["v"])
             found = re.search(r"hold it: (ALTER TABLE .*); or let it be made", printed)
             assert found is not None
             session.rows(found[1])

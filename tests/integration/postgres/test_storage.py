@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.ports import Published, Retention
@@ -373,7 +373,7 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
         catalogue,
         state,
         ["public.*"],
-        refused=RefusedTables(state, lambda notification: None),
+        refused=UnsupportedTables(state, lambda notification: None),
         publish=lambda: Published(publications.sync(sql)),
         snapshot=lambda: PgSnapshot.from_text("1:1:"),
         request_dump=lambda table, reason: False,

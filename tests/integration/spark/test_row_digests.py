@@ -39,7 +39,7 @@ from tidelog.verify import digests
 from tidelog.verify.model import Copy, Key
 from tidelog.verify.range_sums import RowSource
 from tidelog.verify.row_texts import column_text
-from tidelog.verify.rows import KINDS, Unequal
+from tidelog.verify.rows import KINDS, RowDifferences
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -68,7 +68,7 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
 
     def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
         copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
-        unequal = Unequal(expected, copy, list(names), ["c0"], keys)
+        unequal = RowDifferences(expected, copy, list(names), ["c0"], keys)
         counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
         sums = summed(digesting, copy, schema)
         return sums == rows, {kind: count for kind, count in counts.items() if count}
@@ -154,7 +154,7 @@ def in_delta(rows: Any, schema: TableSchema, columns: Sequence[str], path: str) 
 def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
     plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
     changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("changed"))
-    unequal = Unequal(plus, minus, ["k", "n"], ["k"], [("0.0",)])
+    unequal = RowDifferences(plus, minus, ["k", "n"], ["k"], [("0.0",)])
     assert unequal.judged(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
     assert unequal.judged(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
 

@@ -66,14 +66,14 @@ def dropped_keys_not_noticed(patch: Patch) -> None:
 
 def dropped_transactions_not_noticed(patch: Patch) -> None:
     """The journal forgets transactions for lack of room and does not say so."""
-    add = history.Journal.add
+    add = history.UnseenTransactions.add
 
-    def adding(self: history.Journal, *arguments: Any) -> None:
+    def adding(self: history.UnseenTransactions, *arguments: Any) -> None:
         complete = self.complete
         add(self, *arguments)
         self.complete = complete
 
-    patch.setattr(history.Journal, "add", adding)
+    patch.setattr(history.UnseenTransactions, "add", adding)
 
 
 def visible_to_one_is_forgotten(patch: Patch) -> None:
@@ -132,7 +132,7 @@ def absent_keys_always_emitted(patch: Patch) -> None:
     def closing(self: Any, window: Any, chunk: Any, low: int, high: int) -> Any:
         absent = chunk.rows.filter(chunk.rows.kind == Kind.ABSENT)
         closed = close(self, window, chunk, low, high)
-        if isinstance(closed, windows.Closed) and len(absent) and not len(closed.rows):
+        if isinstance(closed, windows.ClosedWindow) and len(absent) and not len(closed.rows):
             closed.rows = absent
         return closed
 
@@ -164,7 +164,9 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def refetches_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(missing_rows.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None)
+    patch.setattr(
+        missing_rows.MissingRowsQueue, "_store", lambda self, name, refetch_table, keys: None
+    )
 
 
 def moved_keys_ignored(patch: Patch) -> None:
@@ -252,7 +254,9 @@ def order_not_checked(patch: Patch) -> None:
 
     def passing(self: windows.Windows, seen: Any) -> Any:
         outcome = on_watermark(self, seen)
-        order = isinstance(outcome, windows.Voided) and outcome.reason is windows.VoidReason.ORDER
+        order = (
+            isinstance(outcome, windows.VoidedWindow) and outcome.reason is windows.VoidReason.ORDER
+        )
         return None if order else outcome
 
     patch.setattr(windows.Windows, "on_watermark", passing)

@@ -15,7 +15,6 @@ from tests.support.binlog_events import BinlogBytes
 from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
     BinlogRowOf,
     FormatSeen,
     GtidsSeen,
@@ -24,6 +23,7 @@ from tidelog.codecs.mysql.binlog.items import (
     RolledBackSeen,
     RotateSeen,
     RowsNoticed,
+    RowsOfPreparedTransaction,
     TableMapSeen,
     XaSeen,
     XaState,
@@ -367,7 +367,7 @@ def test_committed_xa_rows_are_given_as_of_the_commit():
     assert scanned.resume.acknowledge == scanned.position == second.end
     again = scanner(
         offset=first.begin & (1 << 39) - 1,
-        as_of=AsOf(second.begin, second.commit_ts),
+        as_of=RowsOfPreparedTransaction(second.begin, second.commit_ts),
         resume=Resume(prepared, second.begin, 0),
     )
     group = BinlogBytes()
@@ -414,7 +414,7 @@ def test_xa_inside_a_compressed_transaction(one_phase):
     ends = np.array([_end(data, offsets, i) for i in range(len(offsets) - 1)], np.int64)
     found = list(prepared([LogPart(data, offsets, ends, True)]))
     assert found == ([] if one_phase else [(begin, end, seen[0].xid)])
-    again = scanner(offset=begin & ~PACKED, as_of=AsOf(123 | PACKED, 55))
+    again = scanner(offset=begin & ~PACKED, as_of=RowsOfPreparedTransaction(123 | PACKED, 55))
     group = BinlogBytes()
     group.events = log.events[1:3]
     items, _ = scan(group, again)

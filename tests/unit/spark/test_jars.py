@@ -15,7 +15,7 @@ from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.system import maven
-from tidelog.system.download_progress import Fetching, told_of_fetching
+from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.maven import Jar
 
 
@@ -75,8 +75,8 @@ def test_whoever_waits_is_told_how_much_has_come(
     jar = Jar("org.made", "large", "1", hashlib.sha256(data).hexdigest(), size=len(data))
     put(offline / "mirror" / jar.repository_path, data)
     monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
-    told: list[Fetching] = []
-    with told_of_fetching(told.append):
+    told: list[Download] = []
+    with report_downloads(told.append):
         maven.fetch([jar], "a large jar", offline / "cache")
         maven.fetch([jar], "a large jar", offline / "cache")  # it is there
     assert [each.share for each in told] == [0.0, 1 / 3, 2 / 3, 0.99, 1.0]
@@ -84,12 +84,12 @@ def test_whoever_waits_is_told_how_much_has_come(
 
 
 def test_whoever_is_told_can_end_it(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(_now: Fetching) -> None:
+    def end(_now: Download) -> None:
         raise KeyboardInterrupt
 
     put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
     monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
-    with pytest.raises(KeyboardInterrupt), told_of_fetching(end):
+    with pytest.raises(KeyboardInterrupt), report_downloads(end):
         jars.delta_jars(offline / "cache")
     assert list((offline / "cache").iterdir()) == []
     jars.delta_jars(offline / "cache")

@@ -26,7 +26,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.delivery import output_loop
-from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, UnderWay
+from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
 from tidelog.spark.errors import HostBusyError, SparkGoneError
 
 
@@ -44,7 +44,7 @@ class Scene:
         self.table = self.built.table("public.t", {"id": "int64"})
         self.batches: list[BatchProgress] = []
         self.failures: list[TidelogError] = []
-        self.long: list[UnderWay | None] = []
+        self.long: list[RunningBatch | None] = []
         self.options = LoopOptions(
             True,
             1 << 20,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.errors import OutputRefusedError
-from tidelog.spark.delivery.output_group import Together
+from tidelog.spark.delivery.output_group import OutputGroup
 
 
 class Stream:
@@ -30,13 +30,13 @@ class Stream:
 
 
 class Running:
-    """`Together.run` in a thread."""
+    """`OutputGroup.run` in a thread."""
 
     def __init__(self, *streams: Stream, once: bool = False) -> None:
         self.told: list[tuple[str, str | None]] = []
         self.stop = threading.Event()
         self.raised: BaseException | None = None
-        together = Together(self._tell, once=once, retry_s=(0.2, 0.4))
+        together = OutputGroup(self._tell, once=once, retry_s=(0.2, 0.4))
         for stream in streams:
             stream.moved = together.moved
         self._call = lambda: together.run(streams, self.stop)

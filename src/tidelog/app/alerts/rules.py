@@ -16,7 +16,7 @@ _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class AlertReport:
     """The problems that one alert reports now, as JSON objects with ``since_ms``."""
 
     begun: tuple[dict[str, Any], ...]
@@ -26,7 +26,7 @@ class News:
         return bool(self.begun or self.ended)
 
 
-class Ledger:
+class AlertHistory:
     """The problems that one alert has seen, and those that it has reported.
 
     Args:
@@ -47,7 +47,7 @@ class Ledger:
         """What it was told and has not been told the end of; JSON objects."""
         return list(self._told.values())
 
-    def look(self, problems: Iterable[Problem], now: float, now_ms: int) -> News:
+    def look(self, problems: Iterable[Problem], now: float, now_ms: int) -> AlertReport:
         """What to report now; the same again until `tell` is called. Call it also where nothing is
         reported, so that the age of a problem is known.
 
@@ -68,13 +68,13 @@ class Ledger:
         absent = [key for key in self._told if key not in present]
         self._gone = {key: self._gone.get(key, now) for key in absent}
         ended = [self._told[key] for key in absent if now - self._gone[key] >= self._after_s]
-        return News(tuple(begun), tuple(ended))
+        return AlertReport(tuple(begun), tuple(ended))
 
     def told_before(self, told: Iterable[dict[str, Any]]) -> None:
         """What another process told meanwhile."""
         self._told = {_key(each): each for each in told}
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: AlertReport) -> None:
         """Note that it was reported."""
         for each in news.ended:
             self._told.pop(_key(each), None)

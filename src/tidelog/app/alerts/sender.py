@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidelog.app.alerts.rules import News
+from tidelog.app.alerts.rules import AlertReport
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.system.extras import check_installed
 
@@ -18,7 +18,7 @@ LINES = 10
 Send = Callable[[dict[str, Any]], None]
 
 
-class NotToldError(Exception):
+class AlertNotDeliveredError(Exception):
     """The alert could not be delivered. The text has no part of the message, and no URL's path."""
 
 
@@ -30,7 +30,7 @@ def sender(alert: WebhookAlert | CommandAlert) -> Send:
     return lambda message: _post(alert, message)
 
 
-def message_of(connector: str, holder: str, news: News, now_ms: int) -> dict[str, Any]:
+def message_of(connector: str, holder: str, news: AlertReport, now_ms: int) -> dict[str, Any]:
     """The JSON object; ``text`` is for people, and for services that show just that."""
     lines = [f"{_SIGNS[each['severity']]} {_line(each)}" for each in news.begun]
     lines += [f"over: {each['sentence']}" for each in news.ended]
@@ -68,9 +68,9 @@ def _post(alert: WebhookAlert, message: dict[str, Any]) -> None:
         ) as answer:
             code = answer.status_code
     except Exception as error:  # noqa: BLE001 - proxies, certificates: its text may hold the URL
-        raise NotToldError(f"{host}: {type(error).__name__}") from None
+        raise AlertNotDeliveredError(f"{host}: {type(error).__name__}") from None
     if code >= 300:
-        raise NotToldError(f"{host} answers HTTP {code}")
+        raise AlertNotDeliveredError(f"{host} answers HTTP {code}")
 
 
 def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
@@ -85,9 +85,9 @@ def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise NotToldError(f"{program} did not end in time") from None
+        raise AlertNotDeliveredError(f"{program} did not end in time") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
-        raise NotToldError(f"{program}: {why}") from None
+        raise AlertNotDeliveredError(f"{program}: {why}") from None
     if done.returncode:
-        raise NotToldError(f"{program} ended with {done.returncode}")
+        raise AlertNotDeliveredError(f"{program} ended with {done.returncode}")

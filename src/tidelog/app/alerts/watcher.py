@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from tidelog.app.alerts.rules import Ledger
-from tidelog.app.alerts.sender import NotToldError, Send, message_of, sender
+from tidelog.app.alerts.rules import AlertHistory
+from tidelog.app.alerts.sender import AlertNotDeliveredError, Send, message_of, sender
 from tidelog.app.overview.document import Problem, Severity
 from tidelog.app.remote_control import status
 from tidelog.config import Config
@@ -65,7 +65,7 @@ class AlertWatch:
         self._holder = holder
         self._senders: dict[str, Send] = {each.key: sender(each) for each in config.control.alerts}
         self._ledgers = {
-            each.key: Ledger(Severity(each.severity), each.after_ms / 1000)
+            each.key: AlertHistory(Severity(each.severity), each.after_ms / 1000)
             for each in config.control.alerts
         }
         self._mine = False
@@ -111,7 +111,7 @@ class AlertWatch:
             message = message_of(self._config.source.connector, self._holder, news, now_ms)
             try:
                 self._senders[key](message)
-            except NotToldError as error:
+            except AlertNotDeliveredError as error:
                 self._heed(key, f"{key} could not be told, and will be: {error}")
                 continue
             self._heed(key, None)

@@ -16,11 +16,11 @@ from tidelog.capture.limits.pauses import LogSwitch
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config
 from tidelog.config.kafka import KafkaChannel
-from tidelog.control.channels.api_protocol import Surface
+from tidelog.control.channels.api_protocol import ApiBackend
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
-from tidelog.control.commands import HandOver
-from tidelog.control.handler import Actor
+from tidelog.control.commands import Handover
+from tidelog.control.handler import CommandHandler
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
 from tidelog.errors import MissingExtraError, StateError
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
@@ -112,7 +112,7 @@ class Channels:
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
         self._kafka = self._signals_from_kafka(intake)
-        self._actor: Actor | None = None
+        self._actor: CommandHandler | None = None
         self._schedule: DumpSchedule | None = None
         self._look_every_s = look_every_s(config.state.place)
         self._look_at = 0.0
@@ -126,14 +126,14 @@ class Channels:
         catalogue: Catalogue,
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
-        hand_over: Callable[[HandOver], dict[str, Any]],
+        hand_over: Callable[[Handover], dict[str, Any]],
         switch: LogSwitch,
     ) -> None:
         """Begin to hear and to tell."""
         self._append = append_control
         self._status = status
         self._coordinator = coordinator
-        self._actor = Actor(
+        self._actor = CommandHandler(
             coordinator,
             catalogue,
             self._state,
@@ -157,15 +157,15 @@ class Channels:
 
     def troubles(self) -> dict[str, Any]:
         """For the status document: problems of the channels, as
-        `tidelog.control.channels.kafka.Trouble` describes them.
+        `tidelog.control.channels.kafka.ChannelProblem` describes them.
         """
         channels = (self._kafka, self._kafka_notifications)
         found = [each.trouble.now() for each in channels if each is not None]
         return {"channels": [each for each in found if each is not None]}
 
-    def surface(self) -> Surface:
+    def surface(self) -> ApiBackend:
         """What the HTTP interface shows, once open."""
-        return Surface(
+        return ApiBackend(
             mailbox=self.mailbox,
             status=self._status,
             summary=lambda: self._coordinator.summary(finished=KEEP_FINISHED),

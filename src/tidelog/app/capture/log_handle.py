@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tidelog.app.capture.standby import WhileStandingBy
+from tidelog.app.capture.standby import StandbyWork
 from tidelog.errors import EventLogError, StorageError, TidelogError
 from tidelog.eventlog.reader import EventLog
 
@@ -32,7 +32,7 @@ AFTER_S: Final = 3.0
 """After this process began to stand by: who leads now begins, and is not to be disturbed."""
 
 
-class KnownLog(WhileStandingBy):
+class LogHandle(StandbyWork):
     """Looks at the log now and then while this process stands by.
 
     Args:

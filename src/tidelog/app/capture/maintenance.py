@@ -26,7 +26,7 @@ FORGET_EVERY_S: Final = 600.0
 """What is forgotten is a week old."""
 
 
-class Upkeep:
+class LogMaintenanceTask:
     """Rolls up, retains, puts strays aside, and forgets. Used by one thread.
 
     On an object store, where each round is some twenty requests that somebody pays for, a log that

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.app.capture.standby import WhileStandingBy
+from tidelog.app.capture.standby import StandbyWork
 from tidelog.errors import ConnectionLostError, TidelogError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ LOOK_EVERY_S: Final = 60.0
 _TURN_S: Final = 0.1
 
 
-class Readiness(WhileStandingBy):
+class Readiness(StandbyWork):
     """Asks while this process stands by, and when it is checked.
 
     Args:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
-from tidelog.app.capture.log_handle import KnownLog
-from tidelog.app.capture.maintenance import Upkeep
+from tidelog.app.capture.log_handle import LogHandle
+from tidelog.app.capture.maintenance import LogMaintenanceTask
 from tidelog.app.capture.notify import OnNotification
 from tidelog.app.capture.options import capture_options, dump_options
 from tidelog.app.capture.readiness import Readiness
@@ -21,18 +21,18 @@ from tidelog.app.capture.state_preload import read_ahead
 from tidelog.app.dumps.resume_position import Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.http_server import Serving, open_serving
-from tidelog.app.instances import Roster, this_holder
+from tidelog.app.instances import InstanceRegistration, this_holder
 from tidelog.app.log_location import log_place, seen_later, start_offset
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
-from tidelog.app.startup import look_first, patiently
+from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
-from tidelog.capture.activity.log import Activity, Counted
+from tidelog.capture.activity.log import Activity, CountingAppender
 from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables, RefusingCatalogue
+from tidelog.capture.catalogue.unsupported_tables import CheckingCatalogue, UnsupportedTables
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, check_lost
@@ -41,14 +41,14 @@ from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.limits.dump_gate import DumpGate
 from tidelog.capture.limits.log_guard import LogGuard, WhenLogInDanger
 from tidelog.capture.limits.pauses import LogSwitch
-from tidelog.capture.maintenance import Housekeeping
+from tidelog.capture.maintenance import SessionMaintenance
 from tidelog.capture.session import CaptureSession
-from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
-from tidelog.capture.state_retry import PatientState
+from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
-from tidelog.control.commands import Command, HandOver
+from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import GapError
@@ -66,7 +66,7 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.metered import MeasuredState
+from tidelog.state.metered import MeteredStateStore
 from tidelog.state.opening import fenced, look_every_s, open_state
 
 
@@ -110,12 +110,12 @@ class Capture:
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        known = KnownLog(log_place(config), lambda: election.on_watch)
+        known = LogHandle(log_place(config), lambda: election.on_watch)
         election = CaptureElection(
             config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
         )
-        readiness = Readiness(source.reach, lambda: look_first(config, state), stop)
-        roster = Roster(state, self.holder, config.capture.zone, url=self._url)
+        readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
+        roster = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
             for one in (known, readiness):
@@ -135,7 +135,7 @@ class Capture:
             return self._open_session(state, keeper, on_status, serving, election, known)
 
         def looked() -> bool:
-            return look_first(config, state) or check_lost(state, log_place(config))
+            return read_at_startup(config, state) or check_lost(state, log_place(config))
 
         serving: Serving | None = None
         alerts: Alerts | None = None
@@ -147,7 +147,7 @@ class Capture:
             )
             serving.start()
             with known, readiness:
-                if not patiently(looked, stop, on_state):
+                if not retry_until_available(looked, stop, on_state):
                     return
                 while True:
                     try:
@@ -178,14 +178,14 @@ class Capture:
         on_status: OnStatus,
         serving: Serving,
         election: CaptureElection,
-        known: KnownLog,
+        known: LogHandle,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        measured = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
         kind = source_kind(config)
         state = LeasedState(read_ahead(measured, config, kind), keeper.check)
-        patient = PatientState(state, keeper.check)
+        patient = RetryingStateStore(state, keeper.check)
         path = log_place(config)
         log = known.current()
         registry = SchemaStore(path) if log is None else log.schemas
@@ -229,10 +229,10 @@ class Capture:
         )
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
-        refused = RefusedTables(patient, channels.notify)
+        refused = UnsupportedTables(patient, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
-        catalogue = RefusingCatalogue(parts.catalogue, refused)
+        catalogue = CheckingCatalogue(parts.catalogue, refused)
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
             open_blocking=parts.open_blocking,
@@ -262,7 +262,7 @@ class Capture:
             reader=reader,
             windows=windows,
             coordinator=coordinator,
-            log=Counted(writer, activity, parts.located),
+            log=CountingAppender(writer, activity, parts.located),
             log_answers=partial(answers, log.storage),
             emitted=EmittedTransactions(log),
             resume=begin,
@@ -274,7 +274,7 @@ class Capture:
             is_paused=switch.is_off,
         )
 
-        upkeep = Upkeep(
+        upkeep = LogMaintenanceTask(
             config,
             log,
             # Kept from round to round: it remembers what the segments hold.
@@ -304,7 +304,7 @@ class Capture:
             more = {"state": measured.summary(), "lease": keeper.summary()}
             return {**session.status(), **more, "gap": {"at_ms": self._gaps.passed_ms}}
 
-        def hand_over(command: HandOver) -> dict[str, Any]:
+        def hand_over(command: Handover) -> dict[str, Any]:
             assert session is not None
             if command.leader == self.holder:
                 election.hand_over(command.to)
@@ -327,7 +327,7 @@ class Capture:
             ),
             forget_log=forget_log,
             give_back=give_back,
-            housekeeping=Housekeeping(
+            housekeeping=SessionMaintenance(
                 commands=channels.act,
                 maintain=upkeep.act,
                 on_status=on_status,
@@ -356,7 +356,7 @@ class Capture:
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
             holds=log.holds,
-            at_start=AtStart(
+            at_start=StartPlan(
                 dump=self._dump_at_start,
                 then_end=not self._snapshotter.should_stream(),
                 mode=source.snapshot_mode,

@@ -11,7 +11,7 @@ _TURN_S: Final = 0.1
 _END_S: Final = 1.0
 
 
-class WhileStandingBy(ABC):
+class StandbyWork(ABC):
     """Use it as a context manager while there may be something to do.
 
     Args:

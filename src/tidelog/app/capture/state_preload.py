@@ -23,7 +23,7 @@ from tidelog.config import Config
 from tidelog.eventlog.owner import STORE_KEY
 from tidelog.ports import StateStore
 from tidelog.state.opening import sparing
-from tidelog.state.prefetch import ReadAhead
+from tidelog.state.prefetch import PrefetchingStateStore
 
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
@@ -37,4 +37,4 @@ def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStor
     if not sparing(config.state.place):
         return state
     of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
-    return ReadAhead(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
+    return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])

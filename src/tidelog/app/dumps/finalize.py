@@ -17,7 +17,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2
@@ -102,7 +102,7 @@ class _Waiting:
             self._output, self._patterns = output, list(patterns[output])
         else:
             self._consumer, self._patterns = output, ["*.*"]
-        self._state = LookedAt(config.state.place)
+        self._state = ReadOnlyStateStore(config.state.place)
         if output is not None and output not in patterns and self._offset() is None:
             self._state.close()
             known = ", ".join(patterns) or "none"

@@ -16,7 +16,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue
 from tidelog.state.opening import open_election, open_state
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 
 def reset_plan(config: Config) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def reset_plan(config: Config) -> dict[str, Any]:
         UsageError: a capture leads, or nothing was ever captured.
     """
     log_exists = EventLog.exists(log_place(config))
-    with closing(LookedAt(config.state.place)) as state:
+    with closing(ReadOnlyStateStore(config.state.place)) as state:
         if not log_exists and state.get(GENERATION_KEY) is None:
             raise UsageError(f"{log_place(config)} holds no event log: there is nothing to reset")
         if (leader := _leader(config) if state.exists else None) is not None:

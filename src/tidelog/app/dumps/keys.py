@@ -24,7 +24,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # begins the names of key sets that come with a command
@@ -179,7 +179,7 @@ def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

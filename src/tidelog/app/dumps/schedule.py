@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog.capture.dumps.state import DumpState
 from tidelog.config.schedules import ScheduledDump
-from tidelog.control.mailbox import GivenDifferentlyError, Mailbox
+from tidelog.control.mailbox import CommandIdReusedError, Mailbox
 from tidelog.model.printable import printable
 from tidelog.ports import StateStore
 
@@ -84,7 +84,7 @@ class DumpSchedule:
         command = schedule.command(due)
         try:
             sent = self._mailbox.send(command, key=f"{PREFIX}{command.dump_id}")
-        except GivenDifferentlyError:
+        except CommandIdReusedError:
             logger.warning("dumps: %s was asked for otherwise before", command.dump_id)
         else:
             self._sent[sent] = command.dump_id

@@ -17,7 +17,7 @@ class _Seen:
     value: float
 
 
-class Starts:
+class CounterStarts:
     """Remembers each counter that this process has told."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog.app.metrics.counter_starts import Starts
+from tidelog.app.metrics.counter_starts import CounterStarts
 from tidelog.app.metrics.definitions import Metric
 from tidelog.app.metrics.reader import Known, Readings
 from tidelog.config.otlp import Otlp
@@ -17,7 +17,7 @@ from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.api_protocol import Surface
+    from tidelog.control.channels.api_protocol import ApiBackend
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
 
 class OtlpPush:
-    """`tidelog.app.http_server.Serving`. An endpoint that is away, slow or refuses is told of in the log
-    once, and holds up nothing.
+    """`tidelog.app.http_server.Serving`. An endpoint that is unreachable, slow or refuses is logged
+    once, and delays nothing.
 
     Args:
         section: where, and how often.
@@ -52,9 +52,9 @@ class OtlpPush:
             raise MissingExtraError(error.name or "opentelemetry-sdk", "otlp") from None
         self._every_s = section.every_ms / 1000
         self._host = urlsplit(section.endpoint.reveal()).hostname or ""
-        self._surface: Surface | None = None
+        self._surface: ApiBackend | None = None
         self._readings = Readings(self._status, log_path)
-        self._starts = Starts()
+        self._starts = CounterStarts()
         self._resource = Resource.create(
             {
                 "service.namespace": "tidelog",
@@ -82,7 +82,7 @@ class OtlpPush:
         logging.getLogger(_EXPORTER).addFilter(_not_ours)
         self._thread.start()
 
-    def lead(self, surface: Callable[[], Surface]) -> None:
+    def lead(self, surface: Callable[[], ApiBackend]) -> None:
         """This process leads from now on."""
         self._surface = surface()
         self._look_again()
@@ -157,7 +157,7 @@ def _not_ours(record: logging.LogRecord) -> bool:
     return record.threadName != _THREAD
 
 
-def _metrics_data(readings: Readings, resource: Any, starts: Starts) -> Any:
+def _metrics_data(readings: Readings, resource: Any, starts: CounterStarts) -> Any:
     """OpenTelemetry's ``MetricsData`` of now."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -175,7 +175,7 @@ def _metrics_data(readings: Readings, resource: Any, starts: Starts) -> Any:
 
 
 def _metric(
-    metric: Metric, samples: Iterable[Known], starts: Starts, since_ns: int, now_ns: int
+    metric: Metric, samples: Iterable[Known], starts: CounterStarts, since_ns: int, now_ns: int
 ) -> Any:
     """Named as for Prometheus, so that queries and rules are the same."""
     from opentelemetry.sdk.metrics import export

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.app.metrics.reader import Readings
-from tidelog.control.channels.rate_limit import Brake
+from tidelog.control.channels.rate_limit import TokenRateLimit
 from tidelog.control.channels.tokens import TAKEN, admitted
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
@@ -38,12 +38,12 @@ class Health:
         readings: Readings,
         leader: Callable[[], str | None],
         tokens: tuple[str, ...],
-        brake: Brake | None = None,
+        brake: TokenRateLimit | None = None,
     ) -> None:
         self._readings = readings
         self._leader = leader
         self._tokens = tokens
-        self._brake = brake or Brake()
+        self._brake = brake or TokenRateLimit()
         self._workers = RequestWorkers(THREADS)
         self._healthy = RequestWorkers(THREADS)  # not for who reads metrics
         self._registry = CollectorRegistry()

@@ -10,22 +10,22 @@ from tidelog.app.overview.blocked_dumps import as_held, holds_on, reasons
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.app.overview.document import (
     VERSION,
-    Delivering,
-    Drop,
-    Dumping,
+    OperationDrop,
     OutputHealth,
     Overview,
+    PipelineOverview,
+    RunningDump,
     Severity,
     SourceHealth,
-    TableBeingRead,
-    Verified,
+    TableInProgress,
+    VerifyResult,
 )
 from tidelog.app.overview.engines import engine_health, engine_problems
 from tidelog.app.overview.finished_dumps import dump_goes_on, table_has_ended
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.summary import answers_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.limits.log_retention import Kept
+from tidelog.capture.limits.log_retention import RetainedLog
 from tidelog.model.units import brief_span
 
 LANES_SHOWN = 12
@@ -103,15 +103,15 @@ def _verdict(
     return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
 
 
-def _drop(row: Mapping[str, Any]) -> Drop:
-    return Drop(**{each.name: row[each.name] for each in fields(Drop)})
+def _drop(row: Mapping[str, Any]) -> OperationDrop:
+    return OperationDrop(**{each.name: row[each.name] for each in fields(OperationDrop)})
 
 
-def _verified(status: Mapping[str, Any]) -> Verified | None:
+def _verified(status: Mapping[str, Any]) -> VerifyResult | None:
     found = status.get("verified")
     if found is None:
         return None
-    return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
+    return VerifyResult(found["at_ms"], found["compared"], tuple(found["differ"]))
 
 
 def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
@@ -123,7 +123,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
             lost_in_s = told.get("lasts_s")
         told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
-    kept = Kept.told(told)
+    kept = RetainedLog.told(told)
     paused = status.get("log_paused") or {}
     return SourceHealth(
         position=told.get("position"),
@@ -167,7 +167,7 @@ def _output(row: Mapping[str, Any], *, led: bool) -> OutputHealth:
     )
 
 
-def _pipelines(status: Mapping[str, Any]) -> Iterator[Delivering]:
+def _pipelines(status: Mapping[str, Any]) -> Iterator[PipelineOverview]:
     """Also those that were paused before they ever ran."""
     rows = {row["pipeline"]: row for row in status.get("pipelines") or ()}
     yield from (_delivering(status, row) for row in rows.values())
@@ -180,9 +180,9 @@ def _zones(standbys: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(each.get("zone") or "" for each in standbys)
 
 
-def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering:
+def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> PipelineOverview:
     paused = (status.get("paused_pipelines") or {}).get(row["pipeline"]) or {}
-    return Delivering(
+    return PipelineOverview(
         pipeline=row["pipeline"],
         leader=row["leader"],
         zone=row.get("zone") or "",
@@ -197,7 +197,7 @@ def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering
 
 def dumping(
     dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int] | None = None
-) -> Dumping:
+) -> RunningDump:
     """How far a dump is, from its summary in a status document. ``before``: rows that the last dump
     of each table read.
     """
@@ -229,7 +229,7 @@ def dumping(
     if rows and sizes and not endless:
         share = round(rows / (rows + left), 4)
         left_s = round(left * took_s / rows, 1) if took_s > 0 else None
-    return Dumping(
+    return RunningDump(
         dump_id=dump["dump_id"],
         status=dump["status"],
         tables=len(tables),
@@ -243,7 +243,7 @@ def dumping(
         paused_by=dump.get("paused_by") or "",
         paused_ms=dump.get("paused_ms"),
         reading=tuple(
-            TableBeingRead(table["table"], table.get("rows_read", 0), _expected(table, before))
+            TableInProgress(table["table"], table.get("rows_read", 0), _expected(table, before))
             for table in tables
             if table.get("status") == "running"
         ),

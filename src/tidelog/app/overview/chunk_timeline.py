@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.app.overview.document import Lane
+from tidelog.app.overview.document import ChunkSpan
 
 ENDS = frozenset({"closed", "durable", "voided", "failed"})
 
 
-def lanes_of(status: Mapping[str, Any]) -> list[Lane]:
+def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
     """The windows that are open and those that ended lately, by the time they began."""
-    lanes: dict[str, Lane] = {}
+    lanes: dict[str, ChunkSpan] = {}
     updated_ms = int(status.get("updated_ms", 0))
     for event in status.get("events") or ():
         chunk, kind, at_ms = str(event.get("chunk", "")), event.get("event"), event.get("at_ms", 0)
         if kind == "begun" and chunk:
-            lanes[chunk] = Lane(chunk, str(event.get("table", "")), at_ms)
+            lanes[chunk] = ChunkSpan(chunk, str(event.get("table", "")), at_ms)
         elif chunk in lanes:
             lane = lanes[chunk]
             lane.rows = event.get("rows", lane.rows)
@@ -30,7 +30,7 @@ def lanes_of(status: Mapping[str, Any]) -> list[Lane]:
         chunk = str(window.get("chunk", ""))
         if chunk and chunk not in lanes:  # begun before the oldest event that is kept
             begun_ms = updated_ms - int(window.get("age_ms", 0))
-            lanes[chunk] = Lane(chunk, str(window.get("table", "")), begun_ms)
+            lanes[chunk] = ChunkSpan(chunk, str(window.get("table", "")), begun_ms)
             if window.get("state") != "reading":
                 lanes[chunk].read_ms = updated_ms
         if chunk:

@@ -161,7 +161,7 @@ class EngineHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivering:
+class PipelineOverview:
     """Who delivers a pipeline.
 
     Attributes:
@@ -220,7 +220,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class TableBeingRead:
+class TableInProgress:
     """A table that a dump reads at the moment; ``estimated_rows``: None if not known."""
 
     table: str
@@ -229,7 +229,7 @@ class TableBeingRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Dumping:
+class RunningDump:
     """A dump that has not ended.
 
     Attributes:
@@ -259,14 +259,14 @@ class Dumping:
     reason: str = ""
     paused_by: str = ""
     paused_ms: int | None = None
-    reading: tuple[TableBeingRead, ...] = ()
+    reading: tuple[TableInProgress, ...] = ()
     failed: int = 0
     held: str = ""
     share: float | None = None
 
 
 @dataclass(slots=True)
-class Lane:
+class ChunkSpan:
     """One chunk of a dump between its watermarks.
 
     Attributes:
@@ -288,7 +288,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyResult:
     """What `tidelog verify` found last.
 
     Attributes:
@@ -303,7 +303,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class OperationDrop:
     """A sudden drop of a table's operations; `tidelog.capture.activity.drops` has the rule.
 
     Attributes:
@@ -321,7 +321,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SummaryLine:
     """What an operator asks first, in a line.
 
     Attributes:
@@ -380,16 +380,16 @@ class Overview:
     throttled: str
     source: SourceHealth
     outputs: tuple[OutputHealth, ...]
-    dumps: tuple[Dumping, ...]
+    dumps: tuple[RunningDump, ...]
     problems: tuple[Problem, ...]
     standby_zones: tuple[str, ...] = ()
-    pipelines: tuple[Delivering, ...] = ()
+    pipelines: tuple[PipelineOverview, ...] = ()
     tables: tuple[Table, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
-    lanes: tuple[Lane, ...] = ()
-    verified: Verified | None = None
-    drops: tuple[Drop, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    lanes: tuple[ChunkSpan, ...] = ()
+    verified: VerifyResult | None = None
+    drops: tuple[OperationDrop, ...] = ()
+    answers: tuple[SummaryLine, ...] = ()
     engines: tuple[EngineHealth, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tidelog.app.overview.document import OutputHealth, Problem, Severity, SourceHealth
 from tidelog.app.overview.finished_dumps import dump_goes_on
-from tidelog.capture.limits.dump_gate import Holds
-from tidelog.capture.limits.log_retention import NEARLY_FULL, Kept
+from tidelog.capture.limits.dump_gate import DumpBlocks
+from tidelog.capture.limits.log_retention import NEARLY_FULL, RetainedLog
 from tidelog.model.units import brief_span, format_bytes
 
 WORTH_A_WARNING = 0.4
@@ -23,7 +23,7 @@ _GUARD_PAGE = "docs/failure-modes.md#the-sources-log-is-in-danger"
 def paused_problems(
     status: Mapping[str, Any],
     source: SourceHealth,
-    kept: Kept,
+    kept: RetainedLog,
     outputs: Sequence[OutputHealth],
     now_ms: int,
 ) -> Iterator[Problem]:
@@ -34,7 +34,7 @@ def paused_problems(
 
 
 def _log(
-    status: Mapping[str, Any], source: SourceHealth, kept: Kept, now_ms: int
+    status: Mapping[str, Any], source: SourceHealth, kept: RetainedLog, now_ms: int
 ) -> Iterator[Problem]:
     """It grows worse as the server keeps more and more of its log."""
     pause = status.get("log_paused")
@@ -91,7 +91,7 @@ def _held_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
         return
     for hold in status.get("dumps_held") or ():
         span = brief_span(max(0, now_ms - hold["since_ms"]))
-        of_log = hold["why"] == Holds.LOG_PAUSED
+        of_log = hold["why"] == DumpBlocks.LOG_PAUSED
         yield Problem(
             "dumps-held",
             Severity.INFO,

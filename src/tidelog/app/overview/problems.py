@@ -17,7 +17,7 @@ from tidelog.app.overview.document import (
 )
 from tidelog.app.overview.dump_problems import dump_problems
 from tidelog.app.overview.pauses import paused_problems
-from tidelog.capture.limits.log_retention import DangerKind, Kept, danger_of
+from tidelog.capture.limits.log_retention import DangerKind, RetainedLog, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
 
 STALE_S = 60.0
@@ -118,11 +118,11 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
         )
 
 
-def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
+def _kept(status: Mapping[str, Any], source: SourceHealth) -> RetainedLog:
     """What the server keeps of its log. ``source`` already counts the time since capture wrote its
     status.
     """
-    return Kept(
+    return RetainedLog(
         source.retained_bytes,
         source.spare_bytes,
         (status.get("source") or {}).get("kept_s"),
@@ -159,7 +159,7 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
         )
 
 
-def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
+def _retention(source: SourceHealth, kept: RetainedLog) -> Iterator[Problem]:
     """Before the server removes what capture needs, or its disk fills."""
     danger = danger_of(kept)
     if danger is None:

@@ -24,8 +24,8 @@ from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, StateStore
 from tidelog.state.opening import open_election
-from tidelog.state.read_cache import Glance
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_cache import StateReadCache
+from tidelog.state.read_only import ReadOnlyStateStore
 
 
 class StatusReader:
@@ -38,7 +38,7 @@ class StatusReader:
 
     def __init__(self, config: Config, *, log_every_s: float = 0.0) -> None:
         self._config = config
-        self._looked_at = LookedAt(config.state.place)
+        self._looked_at = ReadOnlyStateStore(config.state.place)
         self._state: StateStore = self._looked_at
         self._elections: dict[str, Election] = {}
         self._log: EventLog | None = None
@@ -63,7 +63,7 @@ class StatusReader:
         """Position, lag, leader and dumps, as the leader last wrote them, and who would lead, of
         capture and of each pipeline. ``capture`` is None before the first.
         """
-        state = Glance(self._state)
+        state = StateReadCache(self._state)
         document = state.get(STATUS_KEY)
         shapes = state.get(SHAPES_KEY)
         name = self._config.pipeline.name

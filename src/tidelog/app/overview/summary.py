@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.document import (
-    Answer,
-    Delivering,
-    Dumping,
+    PipelineOverview,
     Problem,
+    RunningDump,
     Severity,
     SourceHealth,
+    SummaryLine,
     Table,
     TableCaptureState,
-    Verified,
+    VerifyResult,
 )
 from tidelog.model.units import brief_span, counted, format_bytes
 
@@ -47,13 +47,13 @@ _DAY_S, _MINUTE_MS = 86_400.0, 60_000
 def answers_of(
     status: Mapping[str, Any],
     source: SourceHealth,
-    pipelines: Sequence[Delivering],
+    pipelines: Sequence[PipelineOverview],
     tables: Sequence[Table],
-    dumps: Sequence[Dumping],
-    verified: Verified | None,
+    dumps: Sequence[RunningDump],
+    verified: VerifyResult | None,
     problems: Sequence[Problem],
     now_ms: int,
-) -> Iterator[Answer]:
+) -> Iterator[SummaryLine]:
     """In the order of a first screen. What nobody has told of yet is left out."""
     told = [
         _log(status, source, now_ms),
@@ -66,7 +66,7 @@ def answers_of(
         if text:
             about = [each.severity for each in problems if each.kind in _KINDS[name]]
             well = Severity.INFO if brief == NEVER else Severity.OK
-            yield Answer(name, about[0] if about else well, brief, text, at_ms)
+            yield SummaryLine(name, about[0] if about else well, brief, text, at_ms)
 
 
 _Told = tuple[str, str, int | None]
@@ -118,7 +118,7 @@ def _tables(tables: Sequence[Table]) -> _Told:
     return counted(len(amiss), "problem"), text, None
 
 
-def _dump(status: Mapping[str, Any], dumps: Sequence[Dumping], now_ms: int) -> _Told:
+def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Told:
     """What the first one that moves still needs."""
     if not dumps:
         return ("none", "none runs", None) if status.get("capture") is not None else _NOTHING
@@ -136,7 +136,7 @@ def _dump(status: Mapping[str, Any], dumps: Sequence[Dumping], now_ms: int) -> _
 
 
 def _paused(
-    source: SourceHealth, pipelines: Sequence[Delivering], dumps: Sequence[Dumping]
+    source: SourceHealth, pipelines: Sequence[PipelineOverview], dumps: Sequence[RunningDump]
 ) -> _Told:
     found: list[tuple[str, str, int | None]] = []
     if source.paused_ms:
@@ -159,7 +159,7 @@ def _paused(
     return brief, f"{text} since" if at_ms is not None else text, at_ms
 
 
-def _verify(found: Verified | None) -> _Told:
+def _verify(found: VerifyResult | None) -> _Told:
     if found is None:
         return NEVER, "nothing was compared yet (tidelog verify CONFIG)", None
     copies = "1 copy" if found.compared == 1 else f"{found.compared:,} copies"

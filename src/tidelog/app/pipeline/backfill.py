@@ -105,7 +105,7 @@ def _dumped_tables(log: EventLog) -> set[str]:
     return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
 
 
-def ask_for(config: Config, output: str, tables: Sequence[str]) -> None:
+def request_dumps(config: Config, output: str, tables: Sequence[str]) -> None:
     """Ask for dumps of tables that ``output`` left out and now takes."""
     _ask(config, {TableName.parse(table): [output] for table in tables})
 

@@ -41,7 +41,7 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
     if found is None or not _is_at(config, found, end):
         return False
     note = state.get(DELIVERED_PREFIX + config.pipeline.name)
-    if note is None or note.value.get("checked") != checked_with(config, log):
+    if note is None or note.value.get("checked") != check_result_of(config, log):
         return False
     place = LogExtent(log_place(config), log.generation, end, state)
     if not all(_is_idle(config, number, place) for number in range(len(config.outputs))):
@@ -59,7 +59,7 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
     return True
 
 
-def checked_with(config: Config, log: EventLog) -> str:
+def check_result_of(config: Config, log: EventLog) -> str:
     """A digest of what outputs are checked with before the first batch: their settings, without
     secrets, and the tables that the log knows.
     """
@@ -68,7 +68,7 @@ def checked_with(config: Config, log: EventLog) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
-def note_delivered(state: StateStore, pipeline: str, checked: str) -> None:
+def record_delivered(state: StateStore, pipeline: str, checked: str) -> None:
     """After a run that has delivered all there was; ``checked``: `checked_with` as of its start."""
     try:
         state.put(DELIVERED_PREFIX + pipeline, {"checked": checked}, None)

@@ -90,8 +90,8 @@ class _Deliver:
         order: str = "key",
         message_format: str = "rows",
     ) -> Output:
-        from tidelog.outputs.base.plugin_output import MadeOutput
+        from tidelog.outputs.base.plugin_output import PluginOutput
         from tidelog.outputs.delivery_settings import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
-        return MadeOutput(self.spark, log_place(self.config), self.open_state(), delivery, make)
+        return PluginOutput(self.spark, log_place(self.config), self.open_state(), delivery, make)

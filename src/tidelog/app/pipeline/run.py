@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
-from tidelog.app.instances import Roster, of_pipeline, this_holder
+from tidelog.app.instances import InstanceRegistration, of_pipeline, this_holder
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.app.pipeline.pause import PipelinePause
-from tidelog.app.startup import look_first, patiently
+from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
@@ -145,14 +145,22 @@ def pipeline(
         from tidelog.app.pipeline.leading import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
-            work = (config, spark.session(), state, holder, keeper, election.is_to_hand_over, file)
+            work = (
+                config,
+                spark.session(),
+                state,
+                holder,
+                keeper,
+                election.handover_requested,
+                file,
+            )
             return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
 
         if once:
             with closing(open_session(leading)) as delivering:
                 delivering.run(stop_event)
             return
-        roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
+        roster = InstanceRegistration(state, holder, config.capture.zone, of_pipeline(name))
         opened.callback(roster.leave)
 
         def on_state(role: str, reason: str) -> None:
@@ -190,7 +198,7 @@ def _may_start(
 
     def ask() -> bool:
         nonlocal told
-        if look_first(config, state):
+        if read_at_startup(config, state):
             check_places(config)
             return True
         lacks = f"{log_place(config)} holds no event log yet; `tidelog capture` begins one"
@@ -205,7 +213,7 @@ def _may_start(
     def on_state(role: str, reason: str) -> None:
         on_progress({"role": role, "reason": reason, "leader": None})
 
-    return ask() if once else patiently(ask, stop_event, on_state)
+    return ask() if once else retry_until_available(ask, stop_event, on_state)
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:

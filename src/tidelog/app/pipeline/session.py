@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.app.elections import pipeline_lease
 from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.backfill import ask_for, catch_up
+from tidelog.app.pipeline.backfill import catch_up, request_dumps
 from tidelog.app.pipeline.destinations import check_places, destinations
 from tidelog.app.pipeline.filtered_rows import FilteredRows
-from tidelog.app.pipeline.idle_check import checked_with, note_delivered
+from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.app.pipeline.pause import PipelinePause
 from tidelog.app.pipeline.progress import pipeline_consumers
@@ -67,7 +67,7 @@ class PipelineSession:
         state: StateStore,
         holder: str,
         keeper: LeaseKeeper,
-        is_to_hand_over: Callable[[], bool],
+        handover_requested: Callable[[], bool],
         file: LeaseFile,
         *,
         once: bool,
@@ -77,7 +77,7 @@ class PipelineSession:
         self._config = config
         self._spark = spark
         self._keeper = keeper
-        self._is_to_hand_over = is_to_hand_over
+        self._is_to_hand_over = handover_requested
         self._file = file
         self._once = once
         self._alone = alone
@@ -101,7 +101,7 @@ class PipelineSession:
         config, path = self._config, log_place(self._config)
         log = EventLog.open(path)
         copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
-        checked = checked_with(config, log)
+        checked = check_result_of(config, log)
         resume = catch_up(config, log, copies)
         ending, lost, done = threading.Event(), threading.Event(), threading.Event()
         threads = [
@@ -139,7 +139,7 @@ class PipelineSession:
                 lost=lost,
                 # What does not wait has begun: a pause holds for the next one.
                 is_paused=lambda: not self._once and self._paused.now,
-                ask=partial(ask_for, config),
+                ask=partial(request_dumps, config),
                 ask_for_rows=FilteredRows(config, self._spark, log),
             )
         finally:
@@ -150,7 +150,7 @@ class PipelineSession:
         if self._lost is not None:
             raise self._lost
         if self._once and not ending.is_set():
-            note_delivered(self._led, config.pipeline.name, checked)
+            record_delivered(self._led, config.pipeline.name, checked)
         return self._once
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ MOST_OUTPUTS: Final = 16
 
 
 @dataclass(slots=True)
-class Point:
+class HistoryPoint:
     """What was seen in a span of time.
 
     Attributes:
@@ -42,7 +42,7 @@ class Point:
     lag_s: float | None = None
     outputs: dict[str, float] = field(default_factory=dict)
 
-    def join(self, other: Point) -> None:
+    def join(self, other: HistoryPoint) -> None:
         """Take in what another one saw."""
         self.records += other.records
         self.over_s = round(self.over_s + other.over_s, 3)
@@ -58,9 +58,9 @@ class History:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._recent: deque[Point] = deque(maxlen=SAMPLES)
-        self._day: list[Point] = []
-        self._open: Point | None = None
+        self._recent: deque[HistoryPoint] = deque(maxlen=SAMPLES)
+        self._day: list[HistoryPoint] = []
+        self._open: HistoryPoint | None = None
         self._last: tuple[object, int, int] | None = None
 
     def note(self, found: Overview) -> bool:
@@ -70,7 +70,7 @@ class History:
             return False
         with self._lock:
             leadership = (found.leader, found.epoch, found.since_ms)
-            point = Point(
+            point = HistoryPoint(
                 at_ms // 1000, lag_s=None if found.source.silent_s else found.source.lag_s
             )
             if self._last is not None and self._last[1] >= at_ms:
@@ -85,13 +85,13 @@ class History:
             self._recent.append(point)
             return self._collect(point)
 
-    def _collect(self, point: Point) -> bool:
+    def _collect(self, point: HistoryPoint) -> bool:
         bucket_s = point.at_s // BUCKET_S * BUCKET_S
         complete = self._open is not None and self._open.at_s != bucket_s
         if self._open is not None and complete:
             self._day = _newest([*self._day, self._open])
         if self._open is None or complete:
-            self._open = Point(bucket_s)
+            self._open = HistoryPoint(bucket_s)
         self._open.join(point)
         return complete
 
@@ -119,17 +119,17 @@ class History:
             }
 
 
-def _points(rows: Any) -> list[Point]:
+def _points(rows: Any) -> list[HistoryPoint]:
     """Another version may have stored fields more, or less: what is no point is left out."""
-    known = {each.name for each in fields(Point)}
+    known = {each.name for each in fields(HistoryPoint)}
     return [
-        Point(**{name: value for name, value in row.items() if name in known})
+        HistoryPoint(**{name: value for name, value in row.items() if name in known})
         for row in rows
         if "at_s" in row
     ]
 
 
-def _newest(points: Iterable[Point]) -> list[Point]:
+def _newest(points: Iterable[HistoryPoint]) -> list[HistoryPoint]:
     """A day of them; of two of one time the later in the list."""
     by_time = {point.at_s: point for point in points}
     return [by_time[at] for at in sorted(by_time)][-BUCKETS:]

@@ -13,21 +13,21 @@ from tidelog.app.schema_versions import schemas
 from tidelog.app.web import audit_log
 from tidelog.app.web.checks import Checks
 from tidelog.app.web.history import History
-from tidelog.app.web.poller import Look, Looks
+from tidelog.app.web.poller import Poller, PollResult
 from tidelog.app.web.settings import settings_of
 from tidelog.config import Config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import TidelogError, UsageError
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import LookedAt
+from tidelog.state.read_only import ReadOnlyStateStore
 
 logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 5.0
 
 
-class Site:
+class Instance:
     """Thread-safe. ``name``: what it is called where several are on one page."""
 
     leads: bool = False
@@ -39,7 +39,7 @@ class Site:
         self._planning = threading.Lock()
         self._history = History()
         self._loaded = False
-        self._looks = Looks(config, self._keep)
+        self._looks = Poller(config, self._keep)
         self._checks = Checks(config)
 
     @property
@@ -54,7 +54,7 @@ class Site:
     def close(self) -> None:
         self._looks.close()
 
-    def look(self) -> Look | None:
+    def look(self) -> PollResult | None:
         """The overview, a second old or two: anybody who looks costs no more than the first. Does
         not wait; None: nothing is known yet.
         """
@@ -98,7 +98,7 @@ class Site:
 
     def audit(self) -> list[dict[str, Any]]:
         """Who did what, the newest first."""
-        with contextlib.closing(LookedAt(self._config.state.place)) as state:
+        with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
             return audit_log.entries(state)
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Site:
         complete = self._history.note(found)
         if self._loaded and not complete:
             return
-        with contextlib.closing(LookedAt(self._config.state.place)) as state:
+        with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
             self._history.load(state)
             self._loaded = True
             if complete and self.leads:

@@ -31,7 +31,7 @@ _END_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PollResult:
     """What was found. All open pages share it, so it is never changed.
 
     Attributes:
@@ -45,7 +45,7 @@ class Look:
     trouble: str = ""
 
 
-class Looks:
+class Poller:
     """Reads once a second while anybody asks, and for the history at other times. Thread-safe.
 
     Args:
@@ -61,9 +61,9 @@ class Looks:
         self._reader: StatusReader | None = None
         self._wanted = threading.Event()
         self._closed = threading.Event()
-        self._known: Look | None = None
+        self._known: PollResult | None = None
         self._known_at = time.monotonic()
-        self._silent: Look | None = None
+        self._silent: PollResult | None = None
         self._told_at = float("-inf")
         self._activity: dict[str, Any] | None = None
         self._results: dict[str, Any] = {"verified": None, "checked": None}
@@ -81,7 +81,7 @@ class Looks:
         if self._thread is not None:
             self._thread.join(_END_S)
 
-    def latest(self) -> Look | None:
+    def latest(self) -> PollResult | None:
         """What is known, without waiting; None: nothing yet. What was found is asked for anew."""
         self._wanted.set()
         known, silent_s = self._known, time.monotonic() - self._known_at
@@ -91,7 +91,7 @@ class Looks:
         silent = self._silent
         if silent is None:
             since = time.strftime("%H:%M:%S", time.gmtime(time.time() - silent_s))
-            self._silent = silent = Look(None, trouble=f"no answer since {since} UTC")
+            self._silent = silent = PollResult(None, trouble=f"no answer since {since} UTC")
         return silent
 
     def activity(self) -> dict[str, Any] | None:
@@ -129,18 +129,18 @@ class Looks:
             found = overview(self._reader.read(), time.time_ns() // 1_000_000)
             shown = found.to_json()
             tables = {row["table"]: row for row in shown.pop("tables")}
-            self._know(Look(shown, tables))
+            self._know(PollResult(shown, tables))
             if time.monotonic() >= self._seldom_due:
                 self._seldom_due = time.monotonic() + SELDOM_EVERY_S
                 self._activity = self._reader.activity()
                 self._results = self._reader.results()
         except Exception as error:  # noqa: BLE001 - another version's documents may raise anything
             self._drop_reader()
-            self._know(Look(None, trouble=_told_of(error)))
+            self._know(PollResult(None, trouble=_told_of(error)))
             self._warn(error)
         return found
 
-    def _know(self, look: Look) -> None:
+    def _know(self, look: PollResult) -> None:
         self._known, self._known_at = look, time.monotonic()
 
     def _sample(self, found: Overview) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tidelog.app.web.actions import command_of, texts
-from tidelog.app.web.instance import Site
+from tidelog.app.web.instance import Instance
 from tidelog.app.web.requests import (
     Refused,
     answer,
@@ -32,9 +32,9 @@ from tidelog.app.web.requests import (
 )
 from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
 from tidelog.app.web.static_files import HEADERS, page_files
-from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
+from tidelog.app.web.stream import MOST_STREAMS, THREADS, OverviewStream
 from tidelog.config import Rest
-from tidelog.control.channels.rate_limit import Brake
+from tidelog.control.channels.rate_limit import TokenRateLimit
 from tidelog.control.channels.tokens import TOO_MANY_SAID
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import Policy, TidelogError, UsageError
@@ -65,11 +65,14 @@ class Web:
     """
 
     def __init__(
-        self, sites: Sequence[Site], tokens: Mapping[Role, str], brake: Brake | None = None
+        self,
+        sites: Sequence[Instance],
+        tokens: Mapping[Role, str],
+        brake: TokenRateLimit | None = None,
     ) -> None:
         self._sites = sites
         self._sessions = Sessions(tokens)
-        self._brake = brake or Brake()
+        self._brake = brake or TokenRateLimit()
         self._workers = [RequestWorkers(SITE_THREADS) for _ in sites]
         self._files = page_files()
         self._closed = threading.Event()
@@ -102,10 +105,10 @@ class Web:
             "/web/files/{name}": self._file,
             "/web/session": self._session,
             "/web/stream": self._stream,
-            "/web/sites/{site}/history": self._known(Site.history),
-            "/web/sites/{site}/activity": self._known(Site.activity),
-            "/web/sites/{site}/results": self._known(Site.results),
-            "/web/sites/{site}/settings": self._known(Site.settings),
+            "/web/sites/{site}/history": self._known(Instance.history),
+            "/web/sites/{site}/activity": self._known(Instance.activity),
+            "/web/sites/{site}/results": self._known(Instance.results),
+            "/web/sites/{site}/settings": self._known(Instance.settings),
             "/web/sites/{site}/audit": self._asked(lambda site, _: site.audit()),
             "/web/sites/{site}/schema": self._asked(
                 lambda site, request: site.schema(request.query_params.get("table", ""))
@@ -199,7 +202,7 @@ class Web:
         if self._streams >= MOST_STREAMS:
             raise Refused(503, "TooMany", FULL)
         number = self._number(request.query_params.get("site", "0"))
-        teller = Teller(self._sites, number, self._limiter)
+        teller = OverviewStream(self._sites, number, self._limiter)
         events = teller.tell(
             lambda: find_session(request, self._sessions) == session, self._closed.is_set
         )
@@ -215,7 +218,7 @@ class Web:
         headers = {**HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
-    def _known(self, get: Callable[[Site], Any]) -> Endpoint:
+    def _known(self, get: Callable[[Instance], Any]) -> Endpoint:
         """What a site has in memory."""
 
         async def endpoint(request: Request) -> Response:
@@ -224,7 +227,7 @@ class Web:
 
         return endpoint
 
-    def _asked(self, get: Callable[[Site, Request], Any]) -> Endpoint:
+    def _asked(self, get: Callable[[Instance, Request], Any]) -> Endpoint:
         """What its state store or event log is asked for."""
 
         async def endpoint(request: Request) -> Response:
@@ -233,7 +236,9 @@ class Web:
 
         return endpoint
 
-    async def _ask(self, request: Request, work: Callable[[Site], Any], patience_s: float) -> Any:
+    async def _ask(
+        self, request: Request, work: Callable[[Instance], Any], patience_s: float
+    ) -> Any:
         """On threads of the site's own: a store that hangs holds up neither others nor the page."""
         number = self._number(request.path_params["site"])
         return await self._workers[number].run(lambda: work(self._sites[number]), patience_s)
@@ -260,7 +265,7 @@ class Web:
             raise Refused(400 if found["usage"] else 500, "Failed", found["error"])
         return answer(found, 202)
 
-    def _site(self, request: Request) -> Site:
+    def _site(self, request: Request) -> Instance:
         return self._sites[self._number(request.path_params["site"])]
 
     def _number(self, text: str) -> int:

@@ -45,10 +45,10 @@ def serve_page(
     try:
         from starlette.applications import Starlette
 
-        from tidelog.app.web.instance import Site
+        from tidelog.app.web.instance import Instance
         from tidelog.app.web.routes import Web, tokens_of
 
-        web = Web([Site(name, config) for name, config in named(configs)], tokens_of(rest))
+        web = Web([Instance(name, config) for name, config in named(configs)], tokens_of(rest))
         server = http_server(Starlette(routes=web.routes()), behind_proxy=rest.behind_proxy)
     except ImportError as error:
         raise missing_extra(error, "rest") or error from None

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from tidelog.app.web.instance import Site
-from tidelog.app.web.poller import Look
+from tidelog.app.web.instance import Instance
+from tidelog.app.web.poller import PollResult
 
 EVERY_S: Final = 1.0
 TURN_S: Final = 0.2
@@ -23,14 +23,16 @@ THREADS: Final = 4
 """That read for all of them."""
 
 
-class Teller:
+class OverviewStream:
     """Tells one page. ``chosen``: the site whose tables it shows; ``limiter``: of its threads."""
 
-    def __init__(self, sites: Sequence[Site], chosen: int, limiter: anyio.CapacityLimiter) -> None:
+    def __init__(
+        self, sites: Sequence[Instance], chosen: int, limiter: anyio.CapacityLimiter
+    ) -> None:
         self._sites = sites
         self._limiter = limiter
         self._chosen = chosen
-        self._told: dict[int, Look] = {}
+        self._told: dict[int, PollResult] = {}
         self._tables: dict[str, dict[str, Any]] | None = None
         self._tables_due = 0.0
         self._beat_due = 0.0
@@ -94,11 +96,11 @@ class Teller:
         return [_event("tables", {"first": first, "changed": changed, "gone": gone})]
 
 
-def _differ(told: Look, look: Look) -> bool:
+def _differ(told: PollResult, look: PollResult) -> bool:
     return told.overview != look.overview or told.trouble != look.trouble
 
 
-def _shown(number: int, told: Look | None, look: Look) -> dict[str, Any]:
+def _shown(number: int, told: PollResult | None, look: PollResult) -> dict[str, Any]:
     """Without the problems if they are as they were: a thousand tables may have one each."""
     if look.overview is None:
         return {"site": number, "trouble": look.trouble}

@@ -36,7 +36,7 @@ Series = Sequence[int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class DropSpan:
     """Where in a series a drop begins, and where it is over (None: not yet); what the middle bucket
     had before it, and what the largest one has had in it.
     """
@@ -47,7 +47,7 @@ class Fall:
     then: int
 
 
-def falls(series: Series) -> Iterator[Fall]:
+def falls(series: Series) -> Iterator[DropSpan]:
     """The falls in the operations of one table and kind, by bucket; None: not known."""
     at = 0
     while at <= len(series) - LASTING:
@@ -63,7 +63,7 @@ def falls(series: Series) -> Iterator[Fall]:
             None,
         )
         inside = [count for count in series[at:end] if count is not None]
-        yield Fall(at, end, level, max(inside))
+        yield DropSpan(at, end, level, max(inside))
         if end is None:
             return
         at = end

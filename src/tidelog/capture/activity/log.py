@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tidelog.capture.activity.day import BUCKET_S, KINDS, Day
-from tidelog.capture.activity.drops import Fall, falls
+from tidelog.capture.activity.drops import DropSpan, falls
 from tidelog.capture.writer_thread import Appended, Appender
 from tidelog.errors import StateError
 from tidelog.model.records import ChunkMeta, Int64s, Kind, LogBatch, Resume
@@ -112,7 +112,7 @@ def _drops(day: Day) -> list[dict[str, Any]]:
     return [_told(day, table, kind, fall) for _, _, table, kind, fall in found[:DROPS]]
 
 
-def _told(day: Day, table: str, kind: str, fall: Fall) -> dict[str, Any]:
+def _told(day: Day, table: str, kind: str, fall: DropSpan) -> dict[str, Any]:
     def at_ms(bucket: int) -> int:
         return (day.buckets[0].at_s + bucket * BUCKET_S) * 1000
 
@@ -126,7 +126,7 @@ def _told(day: Day, table: str, kind: str, fall: Fall) -> dict[str, Any]:
     }
 
 
-class Counted:
+class CountingAppender:
     """An `Appender` whose records are counted, once they are durable. ``located``: see
     `tidelog.app.sources.kinds.SourceParts`.
     """

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tidelog.capture.catalogue.capture_scope import CaptureScope
-from tidelog.capture.catalogue.transaction_wait import EarlierWriters
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
-from tidelog.capture.limits.unanswered_requests import Unanswered
+from tidelog.capture.catalogue.transaction_wait import TransactionWait
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.limits.unanswered_requests import UnansweredRequests
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -61,7 +61,7 @@ class CatalogueWatch:
             difference is looked at again.
         dump_new: whether tables that are new get a dump. Without it only those do whose first rows
             the log may lack, see `tidelog.ports.Published.holds_new_tables`.
-        who_is_open: see `EarlierWriters`.
+        who_is_open: see `TransactionWait`.
         scope: which tables were captured before; None: one that tells nobody.
     """
 
@@ -71,7 +71,7 @@ class CatalogueWatch:
         state: StateStore,
         patterns: Sequence[str],
         *,
-        refused: RefusedTables,
+        refused: UnsupportedTables,
         publish: Callable[[], Published],
         snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], bool],
@@ -88,14 +88,14 @@ class CatalogueWatch:
         self._dump_new = dump_new
         self._log_holds_new = False
         self.scope = scope or CaptureScope(catalogue, state, patterns)
-        self.earlier_writers = EarlierWriters(snapshot, who_is_open)
+        self.earlier_writers = TransactionWait(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
         """Called with the relation numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Called with all existing tables, where any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
-        self.looks = Unanswered()
+        self.looks = UnansweredRequests()
         self._begun = False
         self._captured: Collection[str] = ()
         self._kept: dict[str, str] | None = None

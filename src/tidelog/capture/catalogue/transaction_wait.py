@@ -30,7 +30,7 @@ class _Wait:
     told: bool = False
 
 
-class EarlierWriters:
+class TransactionWait:
     """Used by one thread, but for `summary`.
 
     Args:

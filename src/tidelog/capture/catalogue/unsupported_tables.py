@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
-from tidelog.capture.deferred_writes import PendingChanges
+from tidelog.capture.deferred_writes import DeferredWrites
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.errors import TableRefusedError
 from tidelog.model.schema import TableName
@@ -29,7 +29,7 @@ FIRST_RETRY_S = 5.0
 LAST_RETRY_S = 3600.0
 
 
-class RefusedTables:
+class UnsupportedTables:
     """The refused tables, and what refused each. Thread-safe; durable when a call returns, if it
     does not say otherwise.
 
@@ -43,7 +43,7 @@ class RefusedTables:
     def __init__(self, state: StateStore, notify: Notify) -> None:
         self._notify = notify
         self._lock = threading.Lock()
-        self._changes = PendingChanges(state)
+        self._changes = DeferredWrites(state)
         self.flush = self._changes.flush
         """Make all of it durable."""
         self._tries: dict[str, int] = {}
@@ -234,7 +234,7 @@ class RefusedTables:
         self.flush()
 
 
-class RefusingCatalogue:
+class CheckingCatalogue:
     """A `tidelog.ports.Catalogue` that raises for the shape of a refused table.
 
     Args:
@@ -242,7 +242,7 @@ class RefusingCatalogue:
         refused: what is refused.
     """
 
-    def __init__(self, catalogue: Catalogue, refused: RefusedTables) -> None:
+    def __init__(self, catalogue: Catalogue, refused: UnsupportedTables) -> None:
         self._catalogue = catalogue
         self._refused = refused
 

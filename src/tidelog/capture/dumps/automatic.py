@@ -28,7 +28,7 @@ from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch, changes_ro
 from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import NO_KEY, TableProgress, whole_table
-from tidelog.capture.failed_dumps import Again, last_failed, to_repeat
+from tidelog.capture.failed_dumps import DueDump, last_failed, to_repeat
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -98,7 +98,7 @@ class AutomaticDumps:
         self._absent_until: dict[str, float] = {}
         self._repeats = repeats
         self._repeat_at = 0.0
-        self.to_repeat: list[Again] = []
+        self.to_repeat: list[DueDump] = []
         """Dumps that failed and will be asked for again."""
         self.failed: dict[str, str] = {}
         """Captured tables whose last dump failed, and why."""

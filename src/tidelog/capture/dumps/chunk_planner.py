@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeysAhead
-from tidelog.capture.dumps.missing_rows import RefetchQueue, Taken
+from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Key, TableProgress
 from tidelog.capture.dumps.state_machine import (
     CHUNKS,
@@ -40,7 +40,7 @@ class Task:
     tries: int = 0
     not_before: float = 0.0
     cut: bool = False  # its range is fixed: it was planned, or read once
-    taken: Taken | None = None  # what its keys are of, if they are read again
+    taken: KeysToRead | None = None  # what its keys are of, if they are read again
     order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
     span: float = 1.0  # room in the order before the next range …
     step: float = 0.0  # … and how much of it what is left of the range moves on
@@ -200,7 +200,7 @@ class ChunkQueue:
                 return task
         return None
 
-    def next_refetch(self, refetch_queue: RefetchQueue, now: float) -> Task | None:
+    def next_refetch(self, refetch_queue: MissingRowsQueue, now: float) -> Task | None:
         """Keys to be read again."""
         if now < self.refetch_not_before:
             return None

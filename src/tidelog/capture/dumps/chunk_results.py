@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import RefetchQueue, Taken
+from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
 from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.state_machine import ChunkInput
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.table_dump import DumpTables, Found
 from tidelog.capture.dumps.thread_messages import Actions
 from tidelog.capture.windows.state_machine import VoidReason
-from tidelog.capture.windows.windows import Closed, Voided
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow
 from tidelog.errors import (
     ChunkBusyError,
     ChunkDeniedError,
@@ -47,7 +47,7 @@ class ChunkResults:
         store: DumpStore,
         queue: ChunkQueue,
         tables: DumpTables,
-        refetch_queue: RefetchQueue,
+        refetch_queue: MissingRowsQueue,
         notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue
@@ -59,7 +59,7 @@ class ChunkResults:
         self._refetch_queue = refetch_queue
         self._notices = notices
 
-    def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
+    def durable(self, task: Task, closed: ClosedWindow, absent: list[Key]) -> None:
         """Its rows are in the event log: progress is stored."""
         task.meet(ChunkInput.APPENDED)
         self._queue.end(closed.window)
@@ -98,7 +98,7 @@ class ChunkResults:
         if task.ended:
             self._tables.release(task.table)
 
-    def void(self, voided: Voided) -> None:
+    def void(self, voided: VoidedWindow) -> None:
         """Its rows can't be used: it is read again."""
         task = self._queue.end(voided.window)
         if task is None:
@@ -251,6 +251,6 @@ def _is_permanent(error: SourceError) -> bool:
     return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 
 
-def _taken(task: Task) -> Taken:
+def _taken(task: Task) -> KeysToRead:
     assert task.taken is not None
     return replace(task.taken, keys=task.request.keys or ())

@@ -29,7 +29,7 @@ from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.thread_messages import Actions
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.windows.state_machine import VoidReason
-from tidelog.capture.windows.windows import Closed, Voided, Window
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
 from tidelog.model.records import ChunkMeta, Kind
 from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
@@ -187,7 +187,7 @@ class ChunkReading:
 
     # ------------------------------------------------------------ the engine's thread
 
-    def to_ask_for(self, closed: Closed) -> list[bytes]:
+    def tables_to_request(self, closed: ClosedWindow) -> list[bytes]:
         """The keys to be read again that are not stored yet: those of a chunk of such keys are,
         until they have been read.
         """
@@ -199,7 +199,7 @@ class ChunkReading:
         own = set(task.request.keys or ())
         return [key for key in closed.refetch if self._keys.texts(key, closed.schema) not in own]
 
-    def closed(self, closed: Closed) -> ChunkItem | None:
+    def closed(self, closed: ClosedWindow) -> ChunkItem | None:
         """What to append. Takes no lock but the actions' inbox."""
         task = self._queue.find(closed.window.chunk_id)
         if task is None:
@@ -224,7 +224,7 @@ class ChunkReading:
         closed.rows.commit_ts = np.full(len(closed.rows), time.time_ns() // 1000, np.int64)
         return ChunkItem(closed.rows, _meta(task, closed), closed.high_position, done)
 
-    def _absent_keys(self, closed: Closed) -> list[Key]:
+    def _absent_keys(self, closed: ClosedWindow) -> list[Key]:
         at = np.flatnonzero(closed.rows.kind == Kind.ABSENT).astype(np.int32)
         entries = self._keys.keys(closed.rows, at, closed.schema)
         return [self._keys.texts(entries.key(i), closed.schema) for i in range(len(entries))]
@@ -260,7 +260,7 @@ class ChunkReading:
             self._actions.engine.discard(window)
             with self._lock:
                 if self._is_open(window, task):
-                    self._results.void(Voided(window, VoidReason.DISCARDED))
+                    self._results.void(VoidedWindow(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
         """Is the task's end still to come? Else the window was voided, and the task is read again,
@@ -275,7 +275,7 @@ def _timed(work: Callable[[], None]) -> float:
     return time.monotonic() - begun
 
 
-def _meta(task: Task, closed: Closed) -> ChunkMeta:
+def _meta(task: Task, closed: ClosedWindow) -> ChunkMeta:
     return ChunkMeta(
         dump_id=task.dump.dump_id if task.dump else REFETCH,
         table=str(closed.window.table),

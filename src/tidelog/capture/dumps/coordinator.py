@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.blocking import BlockingDumps
 from tidelog.capture.dumps.chunk_ends import KeyPlanner
 from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import REFETCH_KEY, RefetchQueue
+from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, HeldLog
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogHolder
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.limits.dump_gate import DumpGate
 from tidelog.capture.limits.dump_turns import DumpTurns
 from tidelog.capture.notifications import Notify
-from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
+from tidelog.capture.windows.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -65,7 +65,7 @@ class DumpCoordinator:
         open_reader: Callable[[], ChunkReader],
         open_blocking: Callable[[Sequence[TableName]], BlockingReader],
         catalogue: Catalogue,
-        refused: RefusedTables,
+        refused: UnsupportedTables,
         keys: KeyExtractor,
         state: StateStore,
         options: DumpOptions,
@@ -74,7 +74,7 @@ class DumpCoordinator:
     ) -> None:
         self._gate = gate
         self._control = open_reader()
-        self._refetch_queue = RefetchQueue(keys, state)
+        self._refetch_queue = MissingRowsQueue(keys, state)
         self._store = DumpStore(state, options)
         self._actions = Actions(self.flush)
         self._lock = self._actions.lock
@@ -123,7 +123,7 @@ class DumpCoordinator:
     # ------------------------------------------------------------ start, commands
 
     def recover(
-        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
+        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogHolder | None = None
     ) -> None:
         """Load what is stored, and hold it against the event log: see `DumpStore.reconcile`. The
         engine is ``log``; ``chunks``: (first offset, metadata) of chunk segments on the chain.
@@ -267,17 +267,17 @@ class DumpCoordinator:
 
     # ------------------------------------------------------------ from the engine's thread
 
-    def closed(self, closed: Closed) -> ChunkItem | None:
+    def closed(self, closed: ClosedWindow) -> ChunkItem | None:
         """A window closed: what to append. Keys to be read again are stored before."""
-        again = self._reading.to_ask_for(closed)
+        again = self._reading.tables_to_request(closed)
         if again:
             self.refetch(closed.schema, again)
         return self._reading.closed(closed)
 
-    def voided(self, voided: Voided) -> None:
+    def voided(self, voided: VoidedWindow) -> None:
         self._actions.post(lambda: self._results.void(voided))
 
-    def moved(self, moved: MovedKeys) -> None:
+    def moved(self, moved: ChangedKeysToRead) -> None:
         """Rows moved to keys with columns missing: stored before the records are appended."""
         self.refetch(moved.schema, list(moved.keys))
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidelog.capture.deferred_writes import PendingChanges
+from tidelog.capture.deferred_writes import DeferredWrites
 from tidelog.capture.dumps.state import Key
 from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
@@ -27,7 +27,7 @@ OPEN_KEYS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class RefetchTable:
+class MissingRowsTable:
     """A table with keys to read again, and the columns of these keys."""
 
     table: str
@@ -35,7 +35,7 @@ class RefetchTable:
 
 
 @dataclass(slots=True)
-class Piece:
+class KeyPiece:
     """Keys that are stored together.
 
     Attributes:
@@ -55,15 +55,15 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class KeysToRead:
     """Keys to read now, and their pieces; each key is in one or more of these."""
 
-    refetch_table: RefetchTable
-    pieces: tuple[Piece, ...]
+    refetch_table: MissingRowsTable
+    pieces: tuple[KeyPiece, ...]
     keys: tuple[Key, ...]
 
 
-class RefetchQueue:
+class MissingRowsQueue:
     """The keys to be read again. Those of a table are read in the order they were asked for in; one
     that was asked for again since may be read twice.
 
@@ -77,15 +77,15 @@ class RefetchQueue:
     def __init__(self, keys: KeyExtractor, state: StateStore) -> None:
         self._keys = keys
         self._state = state
-        self._changes = PendingChanges(state)
+        self._changes = DeferredWrites(state)
         self.flush = self._changes.flush
         """Make all of it durable."""
         self._lock = threading.Lock()
-        self._pieces: dict[RefetchTable, dict[str, Piece]] = {}
-        self._open: dict[RefetchTable, Piece] = {}  # those that take further keys
+        self._pieces: dict[MissingRowsTable, dict[str, KeyPiece]] = {}
+        self._open: dict[MissingRowsTable, KeyPiece] = {}  # those that take further keys
         # Each in a piece of its own; the one tried longest ago comes first.
-        self._quarantined: dict[RefetchTable, dict[Key, Piece]] = {}
-        self._again_at: dict[RefetchTable, float] = {}
+        self._quarantined: dict[MissingRowsTable, dict[Key, KeyPiece]] = {}
+        self._again_at: dict[MissingRowsTable, float] = {}
         self._number = 0  # of the newest request
         self._next_piece = 0
 
@@ -95,8 +95,8 @@ class RefetchQueue:
             stored = self._state.get(name)
             if stored is not None:
                 value = stored.value
-                refetch_table = RefetchTable(value["table"], tuple(value["columns"]))
-                piece = Piece(name, len(value["keys"]), 0, 0)
+                refetch_table = MissingRowsTable(value["table"], tuple(value["columns"]))
+                piece = KeyPiece(name, len(value["keys"]), 0, 0)
                 self._pieces.setdefault(refetch_table, {})[name] = piece
                 self._next_piece = int(name.rpartition("/")[2]) + 1
         self._load_former()
@@ -107,7 +107,7 @@ class RefetchQueue:
         if stored is None:
             return
         for entry in stored.value:
-            refetch_table = RefetchTable(entry["table"], tuple(entry["columns"]))
+            refetch_table = MissingRowsTable(entry["table"], tuple(entry["columns"]))
             keys = [tuple(key) for key in entry["keys"]]
             for at in range(0, len(keys), PIECE_KEYS):
                 piece = self._new()
@@ -119,13 +119,13 @@ class RefetchQueue:
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Ask for these match keys; stored when this returns."""
-        refetch_table = RefetchTable(str(schema.table), schema.match_key)
+        refetch_table = MissingRowsTable(str(schema.table), schema.match_key)
         texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
         with self._lock:
             self._add(refetch_table, texts)
         self.flush()
 
-    def _add(self, refetch_table: RefetchTable, texts: dict[Key, None]) -> None:
+    def _add(self, refetch_table: MissingRowsTable, texts: dict[Key, None]) -> None:
         self._number += 1
         quarantined = self._quarantined.get(refetch_table, {})
         piece = self._open.get(refetch_table)
@@ -161,7 +161,7 @@ class RefetchQueue:
                 if not keys:  # an earlier leader's delete came late: all were read
                     self._forget(refetch_table, piece)
 
-    def _next_stored(self, limit: int) -> list[tuple[RefetchTable, Piece]]:
+    def _next_stored(self, limit: int) -> list[tuple[MissingRowsTable, KeyPiece]]:
         """Of the table whose turn is next, the pieces that are not in memory."""
         for refetch_table, pieces in self._pieces.items():
             wanted, count = [], 0
@@ -176,7 +176,7 @@ class RefetchQueue:
                 return wanted
         return []
 
-    def take(self, limit: int, now: float) -> Taken | None:
+    def take(self, limit: int, now: float) -> KeysToRead | None:
         """Up to ``limit`` keys to read next, which are in memory (`fetch`) and not being read; of
         each table in turn. One that was quarantined comes alone. Each ends by `done` or
         `quarantine`.
@@ -187,16 +187,16 @@ class RefetchQueue:
                 if quarantined and now >= self._again_at[refetch_table]:
                     key, piece = next(iter(quarantined.items()))
                     self._again_at[refetch_table] = now + AGAIN_S
-                    return Taken(refetch_table, (piece,), (key,))
+                    return KeysToRead(refetch_table, (piece,), (key,))
                 taken = self._take(refetch_table, limit)
                 if taken is not None:
                     self._pieces[refetch_table] = self._pieces.pop(refetch_table)
                     return taken
             return None
 
-    def _take(self, refetch_table: RefetchTable, limit: int) -> Taken | None:
+    def _take(self, refetch_table: MissingRowsTable, limit: int) -> KeysToRead | None:
         keys: dict[Key, None] = {}
-        pieces: list[Piece] = []
+        pieces: list[KeyPiece] = []
         for piece in self._pieces.get(refetch_table, {}).values():
             if len(piece.reading) == piece.count:
                 continue
@@ -210,7 +210,7 @@ class RefetchQueue:
             pieces.append(piece)
             piece.reading.update(free)
             keys.update(dict.fromkeys(free))
-        return Taken(refetch_table, tuple(pieces), tuple(keys)) if keys else None
+        return KeysToRead(refetch_table, tuple(pieces), tuple(keys)) if keys else None
 
     def _load(self, name: str) -> dict[Key, None]:
         stored = self._state.get(name)
@@ -247,7 +247,7 @@ class RefetchQueue:
         with self._lock:
             return sum(piece.newest > since for _, _, piece in self._quarantined_of(table))
 
-    def quarantine(self, taken: Taken) -> None:
+    def quarantine(self, taken: KeysToRead) -> None:
         """The one key of ``taken`` could not be read: the others come first."""
         with self._lock:
             refetch_table, [key] = taken.refetch_table, taken.keys
@@ -266,7 +266,7 @@ class RefetchQueue:
                 quarantined[key] = alone
             self._again_at[refetch_table] = time.monotonic() + AGAIN_S
 
-    def done(self, taken: Taken, unread: Collection[Key] = ()) -> None:
+    def done(self, taken: KeysToRead, unread: Collection[Key] = ()) -> None:
         """The keys were read since they were asked for, but for ``unread``, which wait on."""
         with self._lock:
             refetch_table, read = (
@@ -297,15 +297,15 @@ class RefetchQueue:
 
     # ------------------------------------------------------------ pieces; the lock is held
 
-    def _new(self) -> Piece:
+    def _new(self) -> KeyPiece:
         self._next_piece += 1
-        return Piece(f"{REFETCH_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
+        return KeyPiece(f"{REFETCH_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
 
-    def _put(self, refetch_table: RefetchTable, piece: Piece, keys: dict[Key, None]) -> None:
+    def _put(self, refetch_table: MissingRowsTable, piece: KeyPiece, keys: dict[Key, None]) -> None:
         self._store(piece.name, refetch_table, keys)
         piece.keys, piece.count = keys, len(keys)
 
-    def _store(self, name: str, refetch_table: RefetchTable, keys: Iterable[Key]) -> None:
+    def _store(self, name: str, refetch_table: MissingRowsTable, keys: Iterable[Key]) -> None:
         value = {
             "table": refetch_table.table,
             "columns": refetch_table.columns,
@@ -313,13 +313,15 @@ class RefetchQueue:
         }
         self._changes.put(name, value)
 
-    def _close(self, refetch_table: RefetchTable) -> None:
+    def _close(self, refetch_table: MissingRowsTable) -> None:
         """The piece takes no further keys, and is not needed in memory."""
         piece = self._open.pop(refetch_table, None)
         if piece is not None:
             piece.keys = None
 
-    def _remove(self, refetch_table: RefetchTable, piece: Piece, keys: Iterable[Key]) -> None:
+    def _remove(
+        self, refetch_table: MissingRowsTable, piece: KeyPiece, keys: Iterable[Key]
+    ) -> None:
         """Forget these keys. Their document stays until none of its keys is needed: keys that are
         read again after a crash do no harm.
         """
@@ -332,13 +334,13 @@ class RefetchQueue:
             self._changes.delete(piece.name)
             self._forget(refetch_table, piece)
 
-    def _forget(self, refetch_table: RefetchTable, piece: Piece) -> None:
+    def _forget(self, refetch_table: MissingRowsTable, piece: KeyPiece) -> None:
         pieces = self._pieces.get(refetch_table, {})
         pieces.pop(piece.name, None)
         if not pieces:
             self._pieces.pop(refetch_table, None)
 
-    def _quarantined_of(self, table: str) -> Iterator[tuple[RefetchTable, Key, Piece]]:
+    def _quarantined_of(self, table: str) -> Iterator[tuple[MissingRowsTable, Key, KeyPiece]]:
         for refetch_table, quarantined in self._quarantined.items():
             if refetch_table.table == table:
                 yield from ((refetch_table, key, piece) for key, piece in quarantined.items())

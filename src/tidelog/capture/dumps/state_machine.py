@@ -1,7 +1,8 @@
 """The states that dumps, their tables and their chunks go through: which may follow which.
 
 `DUMPS`, `TABLES`, `TABLE_RUNS` and `CHUNKS` are applied by what they are the states of; the docs
-print them (`docs/reference/dump-states.md`). Those of windows are `tidelog.capture.windows.state_machine`.
+print them (`docs/reference/dump-states.md`). Those of windows are in
+`tidelog.capture.windows.state_machine`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelog.capture.deferred_writes import PendingChanges
+from tidelog.capture.deferred_writes import DeferredWrites
 from tidelog.capture.dumps.key_sets import KeySets, missing_set
 from tidelog.capture.dumps.missing_rows import REFETCH
 from tidelog.capture.dumps.state import (
@@ -29,7 +29,7 @@ from tidelog.capture.dumps.state_machine import (
     DumpStatus,
     TableStatus,
 )
-from tidelog.capture.limits.unanswered_requests import Unanswered
+from tidelog.capture.limits.unanswered_requests import UnansweredRequests
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -58,7 +58,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class HeldLog:
+class LogHolder:
     """Where the event log ends by now, and whether it holds what was there at an offset: not, if an
     older copy of it was put back, or its end was lost.
     """
@@ -74,12 +74,12 @@ class DumpStore:
 
     def __init__(self, state: StateStore, options: DumpOptions) -> None:
         self._state = state
-        self._changes = PendingChanges(state)
+        self._changes = DeferredWrites(state)
         self._defaults = options
         self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
-        self._end: HeldLog | None = None
+        self._end: LogHolder | None = None
         self._stored_at = 0.0
         self._key_sets = KeySets(state)
         self.flush = self._changes.flush
@@ -90,7 +90,7 @@ class DumpStore:
         """Keys of a set; asks the state store, so without the lock."""
         self.options = options
         self.counters = Counters()
-        self.chunks_read = Unanswered()
+        self.chunks_read = UnansweredRequests()
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     def load(self) -> None:
@@ -102,7 +102,7 @@ class DumpStore:
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(
-        self, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
+        self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogHolder | None = None
     ) -> None:
         """Take back of what was stored what the event log does not hold, and add the chunks that it
         holds beyond.

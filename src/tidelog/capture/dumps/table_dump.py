@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.capture.catalogue.unsupported_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.key_sets import PIECE_KEYS
-from tidelog.capture.dumps.missing_rows import RefetchQueue
+from tidelog.capture.dumps.missing_rows import MissingRowsQueue
 from tidelog.capture.dumps.state import (
     NO_KEY,
     TABLE_GONE,
@@ -63,11 +63,11 @@ class DumpTables:
         self,
         take_snapshot: Callable[[], Snapshot],
         catalogue: Catalogue,
-        refused: RefusedTables,
+        refused: UnsupportedTables,
         actions: Actions,
         store: DumpStore,
         queue: ChunkQueue,
-        refetch_queue: RefetchQueue,
+        refetch_queue: MissingRowsQueue,
         notices: DumpNotices,
     ) -> None:
         self._take_snapshot = take_snapshot

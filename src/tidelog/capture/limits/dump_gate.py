@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Holds(StrEnum):
+class DumpBlocks(StrEnum):
     """What holds dumps."""
 
     LOG_PAUSED = "log_paused"
@@ -20,10 +20,10 @@ class Holds(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class DumpBlock:
     """One reason. ``reason``: a sentence without cell values."""
 
-    why: Holds
+    why: DumpBlocks
     reason: str
     since_ms: int
 
@@ -35,18 +35,18 @@ class DumpGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holds: dict[Holds, Hold] = {}
+        self._holds: dict[DumpBlocks, DumpBlock] = {}
 
-    def hold(self, why: Holds, reason: str) -> None:
+    def hold(self, why: DumpBlocks, reason: str) -> None:
         """No chunk of a dump is begun; those being read end. Said again it may have another
         ``reason``.
         """
         with self._lock:
             before = self._holds.get(why)
             since_ms = int(time.time() * 1000) if before is None else before.since_ms
-            self._holds[why] = Hold(why, reason, since_ms)
+            self._holds[why] = DumpBlock(why, reason, since_ms)
 
-    def release(self, why: Holds) -> None:
+    def release(self, why: DumpBlocks) -> None:
         with self._lock:
             self._holds.pop(why, None)
 
@@ -57,7 +57,7 @@ class DumpGate:
     @property
     def all_waits(self) -> bool:
         """Do keys to read again wait too?"""
-        return Holds.LOG_PAUSED in self._holds
+        return DumpBlocks.LOG_PAUSED in self._holds
 
     def summary(self) -> list[dict[str, Any]]:
         """For status."""

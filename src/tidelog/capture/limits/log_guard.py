@@ -8,8 +8,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from tidelog.capture.limits.dump_gate import DumpGate, Holds
-from tidelog.capture.limits.log_retention import EASED, Danger, Kept, danger_of
+from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
+from tidelog.capture.limits.log_retention import EASED, Danger, RetainedLog, danger_of
 from tidelog.errors import GapError, LogInDangerError
 from tidelog.ports import StateStore
 
@@ -74,7 +74,7 @@ class LogGuard:
         Raises:
             LogInDangerError: capture is to stop.
         """
-        kept = Kept.told(source, self._much_bytes)
+        kept = RetainedLog.told(source, self._much_bytes)
         danger = danger_of(kept, eased=1.0 if self._danger is None else EASED)
         before, self._danger = self._danger, danger
         if danger is None:
@@ -87,7 +87,7 @@ class LogGuard:
             self._worse_at, self._share = self._now(), kept.share
         if self._wanted is WhenLogInDanger.WARN:
             return
-        self._gate.hold(Holds.LOG_IN_DANGER, danger.sentence)
+        self._gate.hold(DumpBlocks.LOG_IN_DANGER, danger.sentence)
         if self._wanted is WhenLogInDanger.PAUSE_DUMPS:
             return
         if self._now() - self._worse_at >= STOP_AFTER_S:
@@ -95,7 +95,7 @@ class LogGuard:
 
     def _over(self, before: Danger | None) -> None:
         self._since_ms = None
-        self._gate.release(Holds.LOG_IN_DANGER)
+        self._gate.release(DumpBlocks.LOG_IN_DANGER)
         if before is not None:
             logger.warning("the source's log is not in danger any more")
 

@@ -33,7 +33,7 @@ class DangerKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedLog:
     """What the source keeps of its log for capture. None: not known, or no such limit.
 
     Attributes:
@@ -51,7 +51,7 @@ class Kept:
     much_bytes: int | None = None
 
     @classmethod
-    def told(cls, source: Mapping[str, Any], much_bytes: int | None = None) -> Kept:
+    def told(cls, source: Mapping[str, Any], much_bytes: int | None = None) -> RetainedLog:
         """From a status document's ``source``, whichever version of capture wrote it."""
         lost_in_s, lag_s, kept_s = (source.get(name) for name in ("lost_in_s", "lag_s", "kept_s"))
         if lost_in_s is None and kept_s is not None and lag_s:
@@ -84,7 +84,7 @@ class Danger:
     sentence: str
 
 
-def danger_of(kept: Kept, *, eased: float = 1.0) -> Danger | None:
+def danger_of(kept: RetainedLog, *, eased: float = 1.0) -> Danger | None:
     """The worst; None: there is none. ``eased``: `EASED` to tell whether one is over."""
     retained, spare, lost_in_s = kept.retained_bytes, kept.spare_bytes, kept.lost_in_s
     soon_s = SOON_S

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.capture.limits.dump_gate import DumpGate, Holds
+from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class LogSwitch:
     def _note(self, found: Pause | None) -> None:
         self._pause = found
         if found is None:
-            self._gate.release(Holds.LOG_PAUSED)
+            self._gate.release(DumpBlocks.LOG_PAUSED)
         else:
             logger.warning("the log is %s; the source keeps it meanwhile", found.sentence())
-            self._gate.hold(Holds.LOG_PAUSED, f"The log is {found.sentence()}.")
+            self._gate.hold(DumpBlocks.LOG_PAUSED, f"The log is {found.sentence()}.")

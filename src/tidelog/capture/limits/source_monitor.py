@@ -22,7 +22,7 @@ room is a sawtooth: the server lets go of whole files, at checkpoints and ends o
 """
 
 
-class SourceWatch:
+class SourceMonitor:
     """What the last answers of the source say. Thread-safe. Times are of a monotonic clock."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass
-class Unanswered:
+class UnansweredRequests:
     """``error`` is of the last try; ``since_ms`` of the first of those that failed in a row; None:
     the last one did not fail. No cell values.
     """

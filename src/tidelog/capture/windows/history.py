@@ -2,8 +2,8 @@
 
 PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
 watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
-memories of what was emitted: `Journal`, which transactions changed which tables, always; and
-`KeyHistory`, which keys they changed, for tables that are being dumped.
+memories of what was emitted: `UnseenTransactions`, which transactions changed which tables,
+always; and `KeyHistory`, which keys they changed, for tables that are being dumped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.model.records import (
 COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))
 
 
-class Journal:
+class UnseenTransactions:
     """Emitted transactions that no snapshot has shown visible yet, as (xid, schema id) pairs.
 
     At most ``limit_entries`` are kept. Beyond that the oldest are forgotten and `complete` turns

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.capture.windows.history import ChangedKeys, Journal, KeyHistory
+from tidelog.capture.windows.history import ChangedKeys, KeyHistory, UnseenTransactions
 from tidelog.capture.windows.state_machine import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -64,7 +64,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedWindow:
     """A window that closed: append ``rows`` here, before any later record.
 
     ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
@@ -83,7 +83,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Voided:
+class VoidedWindow:
     """A window that may not be used; ``unseen_xids``: ask the event log for the keys of these."""
 
     window: Window
@@ -92,7 +92,7 @@ class Voided:
 
 
 @dataclass(frozen=True, slots=True)
-class MovedKeys:
+class ChangedKeysToRead:
     """Match keys that rows moved to by records that lack columns: a key chunk completes them."""
 
     schema: TableSchema
@@ -124,7 +124,7 @@ class Windows:
         self._keys = keys
         self._schema_of = schema_of
         self._retain_bytes = retain_bytes
-        self.journal = Journal(journal_entries)
+        self.journal = UnseenTransactions(journal_entries)
         self._histories: dict[TableName, KeyHistory] = {}
         self._by_low: dict[str, Window] = {}
         self._by_high: dict[str, Window] = {}
@@ -256,7 +256,7 @@ class Windows:
             at += 1
         return at if at < len(batch) else None
 
-    def close_due(self, position: int) -> list[Closed | Voided]:
+    def close_due(self, position: int) -> list[ClosedWindow | VoidedWindow]:
         """Close the windows without watermarks that are due; ``position``: all before it has come,
         and no transaction is half-way through.
         """
@@ -265,7 +265,7 @@ class Windows:
             for window in self._by_position
             if window.rows and window.rows.emit_at is not None and window.rows.emit_at <= position
         ]
-        outcomes: list[Closed | Voided] = []
+        outcomes: list[ClosedWindow | VoidedWindow] = []
         for window in due:
             assert window.rows is not None
             assert window.rows.emit_at is not None
@@ -276,7 +276,7 @@ class Windows:
             )
         return outcomes
 
-    def on_batch(self, batch: LogBatch) -> list[MovedKeys]:
+    def on_batch(self, batch: LogBatch) -> list[ChangedKeysToRead]:
         """Note records that are about to be appended. With no dump under way no key is decoded."""
         self.sequence += 1
         if len(batch):
@@ -300,9 +300,9 @@ class Windows:
                 max(self._histories.values(), key=lambda history: history.bytes).drop_oldest()
         return self._moved(batch)
 
-    def _moved(self, batch: LogBatch) -> list[MovedKeys]:
+    def _moved(self, batch: LogBatch) -> list[ChangedKeysToRead]:
         records = self._keys.moved(batch)
-        moved: list[MovedKeys] = []
+        moved: list[ChangedKeysToRead] = []
         for schema_id in np.unique(batch.schema_id[records]):
             schema = self._schema_of(int(schema_id))
             if schema.wire_format == "pgoutput" and schema.identity_kind == "f":
@@ -312,7 +312,7 @@ class Windows:
             lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
             if len(lacking):
                 keys = entries.keys().take(pa.array(lacking)).unique()
-                moved.append(MovedKeys(schema, tuple(keys.to_pylist())))
+                moved.append(ChangedKeysToRead(schema, tuple(keys.to_pylist())))
         return moved
 
     def on_schema(self, schema: TableSchema) -> None:
@@ -324,7 +324,7 @@ class Windows:
             if window.low_position is not None:
                 window.schema_seen = schema.schema_id
 
-    def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
+    def on_watermark(self, seen: WatermarkSeen) -> ClosedWindow | VoidedWindow | None:
         """A watermark stands here in the log; None for a low watermark, or one that is not ours any
         more.
         """
@@ -339,24 +339,26 @@ class Windows:
         if window.low_position is None or window.rows is None:
             window.meet(WindowInput.HIGH)
             self._by_low.pop(window.low_watermark, None)
-            return Voided(window, VoidReason.ORDER)
+            return VoidedWindow(window, VoidReason.ORDER)
         return self._end(window, window.rows, window.low_position, seen.position)
 
-    def _end(self, window: Window, chunk: ChunkRows, low: int, high: int) -> Closed | Voided:
+    def _end(
+        self, window: Window, chunk: ChunkRows, low: int, high: int
+    ) -> ClosedWindow | VoidedWindow:
         outcome = self._close(window, chunk, low, high)
-        window.meet(WindowInput.HIGH if isinstance(outcome, Closed) else WindowInput.DOUBT)
+        window.meet(WindowInput.HIGH if isinstance(outcome, ClosedWindow) else WindowInput.DOUBT)
         return outcome
 
     def _close(
         self, window: Window, chunk: ChunkRows, low_position: int, high_position: int
-    ) -> Closed | Voided:
+    ) -> ClosedWindow | VoidedWindow:
         history = self._histories.get(window.table)
         if history is None:
-            return Voided(window, VoidReason.DISCARDED)
+            return VoidedWindow(window, VoidReason.DISCARDED)
         if window.schema_seen not in (None, chunk.schema.schema_id):
-            return Voided(window, VoidReason.SCHEMA)
+            return VoidedWindow(window, VoidReason.SCHEMA)
         if not self.journal.complete or self.journal.seeds != window.seeds:
-            return Voided(window, VoidReason.UNDECIDED)
+            return VoidedWindow(window, VoidReason.UNDECIDED)
         snapshot = chunk.snapshot
         unseen = self.journal.invisible(
             snapshot,
@@ -365,7 +367,7 @@ class Windows:
         )
         not_held = history.not_held(unseen)
         if not_held:
-            return Voided(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
+            return VoidedWindow(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
 
         rows = chunk.rows
         refetch: list[bytes] = []
@@ -383,7 +385,7 @@ class Windows:
                 keep = ~superseded.to_numpy(zero_copy_only=False)
                 rows = rows.filter(keep)
         self.forget_visible(snapshot)
-        return Closed(
+        return ClosedWindow(
             window=window,
             rows=rows,
             snapshot=snapshot,

@@ -14,12 +14,12 @@ from rich.text import Text
 from tidelog.cli import terminal
 from tidelog.cli.live.fetching import Lines, with_bar
 from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
-from tidelog.cli.live.stderr_lines import ErrorsAbove
+from tidelog.cli.live.stderr_lines import StderrLines
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import bar
 from tidelog.cli.watch.lines import NAME, ScreenSection, fact, fitted, section, sparks, wrapped
 from tidelog.model.units import brief_span
-from tidelog.system.download_progress import Fetching
+from tidelog.system.download_progress import Download
 
 Document = Mapping[str, Any]
 
@@ -54,9 +54,9 @@ def _step(document: Document) -> str:
     return with_bar(_fetching(document)) if "fetching" in document else str(document["step"])
 
 
-def _fetching(document: Document) -> Fetching:
+def _fetching(document: Document) -> Download:
     its = document["fetching"]
-    return Fetching(its["what"], its["come"], its["size"], its["done"])
+    return Download(its["what"], its["come"], its["size"], its["done"])
 
 
 def _tables(document: Document, report: Document | None) -> list[Text]:
@@ -140,7 +140,7 @@ def _story(moments: Sequence[Document], width: int) -> ScreenSection:
     )
 
 
-class StoryShown:
+class StoryView:
     """Shows documents as they are told; where there is no terminal, what is new in them."""
 
     def __init__(self, area: LiveArea | None, *, as_json: bool) -> None:
@@ -203,11 +203,11 @@ def _brief(document: Document) -> str:
 
 
 @contextmanager
-def shown_story(*, as_json: bool) -> Iterator[StoryShown]:
-    """What to tell the demo's documents to; its `StoryShown.end` is for after this."""
+def shown_story(*, as_json: bool) -> Iterator[StoryView]:
+    """What to tell the demo's documents to; its `StoryView.end` is for after this."""
     with ExitStack() as opened:
         area = None
         if not as_json and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(ErrorsAbove(area.above))
-        yield StoryShown(area, as_json=as_json)
+            opened.enter_context(StderrLines(area.above))
+        yield StoryView(area, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
 from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
-from tidelog.cli.live.stderr_lines import ErrorsAbove
+from tidelog.cli.live.stderr_lines import StderrLines
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,7 +38,7 @@ def live_facts(
         area = None
         if not (as_json or quiet) and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(ErrorsAbove(area.above))
+            opened.enter_context(StderrLines(area.above))
         due, first = 0.0, ""
 
         def told(document: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ def live_facts(
                 return
             shown = facts(document)
             if area is not None:
-                area.draw(drawn_facts(shown, area.size()[0]))
+                area.draw(fact_lines(shown, area.size()[0]))
             elif time.monotonic() >= due or shown[0][1] != first:
                 due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
                 terminal.say(f"{title}: {'; '.join(text for _, text, _ in shown)}")
@@ -58,7 +58,7 @@ def live_facts(
         yield told
 
 
-def drawn_facts(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
+def fact_lines(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
     """As lines of ``width`` columns."""
     from tidelog.cli.watch.dumps import bar
     from tidelog.cli.watch.lines import fact

@@ -6,23 +6,23 @@ import sys
 from collections.abc import Callable
 
 from tidelog.model.units import format_bytes
-from tidelog.system.download_progress import Fetching, OnFetch
+from tidelog.system.download_progress import Download, OnFetch
 
 _CELLS = 20
 
 
-def beginning(now: Fetching) -> str:
+def beginning(now: Download) -> str:
     """What is said once."""
     return f"fetches {now.what}" + (f", {format_bytes(now.size)}" if now.size else "")
 
 
-def progress(now: Fetching) -> str:
+def progress(now: Download) -> str:
     """What changes all the while."""
     come = format_bytes(now.come)
     return f"{come} of {format_bytes(now.size)}" if now.size else come
 
 
-def with_bar(now: Fetching) -> str:
+def with_bar(now: Download) -> str:
     """Both on one line."""
     if now.share is None:
         return f"fetches {now.what}: {progress(now)}"
@@ -39,7 +39,7 @@ class Lines:
         self._say = say
         self._said: set[str] = set()
 
-    def __call__(self, now: Fetching) -> None:
+    def __call__(self, now: Download) -> None:
         if not now.done and now.what not in self._said:
             self._said.add(now.what)
             self._say(f"{self._title}: {beginning(now)}")

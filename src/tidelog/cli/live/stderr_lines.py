@@ -15,7 +15,7 @@ _END = b"\0tidelog-end\n"
 _PATIENCE_S = 1.0
 
 
-class ErrorsAbove:
+class StderrLines:
     """While it is open, lines of stderr are given to ``say`` if stderr is a terminal; afterwards
     they go where they went before. A context manager.
     """
@@ -25,7 +25,7 @@ class ErrorsAbove:
         self._kept: int | None = None
         self._ended = threading.Event()
 
-    def __enter__(self) -> ErrorsAbove:
+    def __enter__(self) -> StderrLines:
         if os.isatty(_STDERR):
             sys.stderr.flush()
             self._kept = os.dup(_STDERR)

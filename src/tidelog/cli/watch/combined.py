@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli import terminal
 from tidelog.cli.live.fetching import Lines, with_bar
 from tidelog.cli.status_lines import ChangedFacts
-from tidelog.cli.watch.commands import Steering
+from tidelog.cli.watch.commands import KeyCommands
 from tidelog.cli.watch.feed import TURN_S
 from tidelog.cli.watch.picture import Picture, StatusHistory, picture
 from tidelog.errors import TidelogError
-from tidelog.system.download_progress import Fetching, told_of_fetching
+from tidelog.system.download_progress import Download, report_downloads
 
 if TYPE_CHECKING:
     from tidelog.app import StatusFeed
@@ -55,13 +55,13 @@ def beside(
         thread = threading.Thread(target=showing.run, name="tidelog-view", daemon=True)
         thread.start()
         try:
-            with told_of_fetching(showing.fetching):
+            with report_downloads(showing.fetching):
                 yield showing.told
         finally:
             showing.ended.set()
             thread.join(_JOIN_S)
     if (sentence := showing.closing()) and not thread.is_alive():
-        terminal.say_in_words(sentence)
+        terminal.print_sentence(sentence)
 
 
 class _Showing:
@@ -94,7 +94,7 @@ class _Showing:
     def told(self, status: dict[str, Any]) -> None:
         """What runs here tells of itself."""
 
-    def fetching(self, now: Fetching) -> None:
+    def fetching(self, now: Download) -> None:
         """What comes over the network first."""
 
     def closing(self) -> str:
@@ -109,7 +109,7 @@ class _One(_Showing):
         super().__init__(title, opened.enter_context(picture(title, whole=False)))
         from tidelog import app
 
-        self._steering = Steering(config, str(file))
+        self._steering = KeyCommands(config, str(file))
         self._shown.view.config = str(file)
         self._parts = parts
         self._shown.view.starting = "capture" in parts
@@ -162,7 +162,7 @@ class _One(_Showing):
             self._said[part] = text
             self._shown.say(f"{self._title}: {text}")
 
-    def fetching(self, now: Fetching) -> None:
+    def fetching(self, now: Download) -> None:
         if not self._shown.redrawn:
             self._fetched(now)
         elif now.done:

@@ -17,7 +17,7 @@ _TIMEOUT_S: Final = 5.0
 _MOST_READERS: Final = 64
 
 
-class Steering:
+class KeyCommands:
     """Sends them beside the picture, which goes on; one at a time."""
 
     def __init__(self, config: Config, config_file: str) -> None:

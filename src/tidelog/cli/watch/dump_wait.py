@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
 from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
-from tidelog.cli.live.stderr_lines import ErrorsAbove
+from tidelog.cli.live.stderr_lines import StderrLines
 from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.emit(report)
         return
-    terminal.say_in_words(sentence(report))
+    terminal.print_sentence(sentence(report))
     for table in report.get("tables", ()):
         if table["status"] != "done":
-            terminal.say_in_words(
+            terminal.print_sentence(
                 printable(f"{table['table']} {table['status']}: {table['reason']}")
             )
     for each in report.get("rejected", ()):
-        terminal.say_in_words(printable(f"not dumped: {each['table']}: {each['reason']}"))
+        terminal.print_sentence(printable(f"not dumped: {each['table']}: {each['reason']}"))
     for key in report.get("missing_keys", ()):
         terminal.say(f"missing: {terminal.to_json(key)}")
 
@@ -122,5 +122,5 @@ def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
         area = None
         if not as_json and not quiet and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(ErrorsAbove(area.above))
+            opened.enter_context(StderrLines(area.above))
         yield DumpBars(area, as_json=as_json)

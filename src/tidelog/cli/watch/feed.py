@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.cli import terminal
-from tidelog.cli.watch.commands import Steering
+from tidelog.cli.watch.commands import KeyCommands
 from tidelog.cli.watch.picture import Document, Picture, StatusHistory, picture
 from tidelog.errors import UsageError
 from tidelog.model.units import brief_span
@@ -104,7 +104,7 @@ def watch(
     once: bool = False,
     as_json: bool = False,
     every_s: float = 0.5,
-    steering: Steering | None = None,
+    steering: KeyCommands | None = None,
 ) -> None:
     """Draw what ``ask`` tells until ``stop``.
 

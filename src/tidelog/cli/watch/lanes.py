@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tidelog.app.overview import Lane
+from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.model.printable import printable
 
@@ -41,7 +41,7 @@ def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: i
     return table
 
 
-def bar(lane: Lane, now_ms: int, span_ms: int, width: int) -> Text:
+def bar(lane: ChunkSpan, now_ms: int, span_ms: int, width: int) -> Text:
     """``[`` low, ``━`` reading, ``╌`` waiting for high and disk, ``]`` durable; ``▶`` goes on."""
 
     def cell(at_ms: int) -> int:
@@ -64,13 +64,13 @@ def bar(lane: Lane, now_ms: int, span_ms: int, width: int) -> Text:
     return text
 
 
-def _last(lane: Lane) -> tuple[str, str]:
+def _last(lane: ChunkSpan) -> tuple[str, str]:
     if lane.ended_ms is None:
         return "▶", "bold cyan" if lane.read_ms is None else "bold yellow"
     return ("✗", "bold magenta") if lane.end in ("voided", "failed") else ("]", "bold green")
 
 
-def _ending(lane: Lane) -> Text:
+def _ending(lane: ChunkSpan) -> Text:
     if lane.ended_ms is None and lane.read_ms is None:
         return Text("reading", style="cyan")
     if lane.ended_ms is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli import terminal
 from tidelog.cli.live.keys import Keys
 from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
-from tidelog.cli.live.stderr_lines import ErrorsAbove
+from tidelog.cli.live.stderr_lines import StderrLines
 from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.view import View
 
@@ -139,7 +139,7 @@ def picture(
         area = keys = None
         if not quiet and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=whole))
-            opened.enter_context(ErrorsAbove(area.above))
+            opened.enter_context(StderrLines(area.above))
             keys = opened.enter_context(Keys())
         shown = Picture(title, area, keys, quiet=quiet, draw=draw)
         shown.view.steers = keys is not None

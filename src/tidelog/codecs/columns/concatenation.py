@@ -1,6 +1,6 @@
 """Columns → a text for each row, put together by kernels
-(`tidelog.codecs.columns.concatenation_kernels`): what `pyarrow.compute.binary_join_element_wise` does, in
-a fifth of its time.
+(`tidelog.codecs.columns.concatenation_kernels`): what `pyarrow.compute.binary_join_element_wise`
+does, in a fifth of its time.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class TextCells:
         return valid if self.where is None else valid & self.where
 
 
-Piece: TypeAlias = str | pa.Array | TextCells
+KeyPiece: TypeAlias = str | pa.Array | TextCells
 
 
-def join(pieces: Sequence[Piece], null: str, *, large: bool = False) -> pa.Array:
+def join(pieces: Sequence[KeyPiece], null: str, *, large: bool = False) -> pa.Array:
     """The pieces one after the other, row by row.
 
     Args:

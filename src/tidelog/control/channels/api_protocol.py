@@ -10,7 +10,7 @@ from tidelog.control.mailbox import Mailbox
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class ApiBackend:
     """What a capture that leads shows. All of it thread-safe.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidelog.outputs.kafka.client import Heard, common, librdkafka_log, told
+from tidelog.outputs.kafka.client import ClientErrors, common, librdkafka_log, told
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class KafkaPlace:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of any client. `Trouble` reports once what it would log."""
+        """Settings of any client. `ChannelProblem` reports once what it would log."""
         return {"bootstrap.servers": self.servers, "log_level": 2, **self.given}
 
     @property
@@ -90,7 +90,7 @@ class ChannelError(Exception):
         self.remedy = remedy
 
 
-class Trouble:
+class ChannelProblem:
     """What keeps a channel from working, or nothing. Logged when it begins, changes and ends.
     Thread-safe.
 
@@ -130,7 +130,7 @@ class Trouble:
             return self._now
 
 
-def why(heard: Heard, error: KafkaException) -> ChannelError:
+def why(heard: ClientErrors, error: KafkaException) -> ChannelError:
     """``error``, in words of what was heard if that tells more."""
     found: KafkaError = error.args[0]
     silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
@@ -140,7 +140,7 @@ def why(heard: Heard, error: KafkaException) -> ChannelError:
 
 def topic_facts(place: KafkaPlace) -> TopicFacts:
     """Ask brokers about the topic. Raises ChannelError if none answers, or there is no topic."""
-    heard = Heard()
+    heard = ClientErrors()
     try:
         admin = AdminClient(
             common(place.settings) | {"error_cb": heard.hear}, logger=librdkafka_log

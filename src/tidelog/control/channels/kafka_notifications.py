@@ -25,12 +25,12 @@ from tidelog.control.channels.kafka import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     ChannelError,
+    ChannelProblem,
     KafkaPlace,
-    Trouble,
     topic_facts,
     why,
 )
-from tidelog.outputs.kafka.client import Heard, librdkafka_log, told
+from tidelog.outputs.kafka.client import ClientErrors, librdkafka_log, told
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class KafkaNotifications:
 
     def __init__(self, place: KafkaPlace) -> None:
         self._place = place
-        self.trouble = Trouble(
+        self.trouble = ChannelProblem(
             "notification_kafka", f"Notifications don't reach Kafka topic {place.topic}"
         )
         self._condition = threading.Condition()
@@ -79,7 +79,7 @@ class KafkaNotifications:
         self._closing_at: float | None = None
         self._undelivered: dict[int, KafkaError] = {}
         self._alone = 0  # so many are sent one by one
-        self._heard = Heard()
+        self._heard = ClientErrors()
         self._thread = threading.Thread(
             target=self._send_all, name="tidelog-notifications-kafka", daemon=True
         )
@@ -146,7 +146,7 @@ class KafkaNotifications:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _producer(self) -> Producer:
-        self._heard = Heard()
+        self._heard = ClientErrors()
         sizes = {"linger.ms": 0, "queue.buffering.max.messages": 2 * AT_ONCE}
         ours = {
             "acks": "all",

@@ -24,9 +24,9 @@ from tidelog.control.channels.kafka import (
     ONE_PARTITION,
     TIMEOUT_S,
     ChannelError,
+    ChannelProblem,
     KafkaPlace,
     TopicFacts,
-    Trouble,
     same_topic,
     several,
     topic_facts,
@@ -35,7 +35,7 @@ from tidelog.control.channels.kafka import (
 from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.debezium import Signal, parse_line
 from tidelog.errors import TidelogError, UsageError
-from tidelog.outputs.kafka.client import Heard, common, librdkafka_log
+from tidelog.outputs.kafka.client import ClientErrors, common, librdkafka_log
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore
 from tidelog.system import failpoints
 
@@ -97,7 +97,7 @@ class KafkaSignals:
         self._begins_at_end = begin == "latest"
         self._state = state
         self._intake = intake
-        self.trouble = Trouble(
+        self.trouble = ChannelProblem(
             "signal_kafka", f"Signals can't be read from Kafka topic {place.topic}"
         )
         self._closed = threading.Event()
@@ -180,7 +180,7 @@ class KafkaSignals:
     def _follow(self) -> None:
         """Read until this is closed. Raises ChannelError if that can't be done, or no more."""
         facts = topic_facts(self._place)
-        heard = Heard()
+        heard = ClientErrors()
         try:
             consumer = self._consumer(heard)
         except KafkaException as error:
@@ -198,7 +198,7 @@ class KafkaSignals:
         finally:
             consumer.close()
 
-    def _consumer(self, heard: Heard) -> Consumer:
+    def _consumer(self, heard: ClientErrors) -> Consumer:
         ours = {
             "group.id": "tidelog-signals",  # consumers must have one; it is never used
             "enable.auto.commit": False,
@@ -249,7 +249,7 @@ class KafkaSignals:
         else:
             self.trouble.begin(several(facts.partitions), ONE_PARTITION)
 
-    def _read(self, consumer: Consumer, heard: Heard, facts: TopicFacts) -> None:
+    def _read(self, consumer: Consumer, heard: ClientErrors, facts: TopicFacts) -> None:
         look_at = time.monotonic() + LOOK_EVERY_S
         while not self._closed.is_set():
             found = consumer.consume(AT_ONCE, timeout=POLL_S)

@@ -51,7 +51,7 @@ class Failures:
             del self._at[next(iter(self._at))]
 
 
-class Brake:
+class TokenRateLimit:
     """One for each process, shared by all interfaces that take tokens; used on its event loop."""
 
     def __init__(self) -> None:

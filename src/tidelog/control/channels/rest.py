@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.control.channels.api_protocol import Surface
-from tidelog.control.channels.rate_limit import Brake
+from tidelog.control.channels.api_protocol import ApiBackend
+from tidelog.control.channels.rate_limit import TokenRateLimit
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
 from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
@@ -39,7 +39,7 @@ from tidelog.control.commands import (
     build,
 )
 from tidelog.control.debezium import from_document, parse
-from tidelog.control.mailbox import GivenDifferentlyError, Outcome, new_id
+from tidelog.control.mailbox import CommandIdReusedError, Outcome, new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -63,12 +63,12 @@ class Leadership:
     where its own interface is, if that is known.
     """
 
-    surface: Surface | None
+    surface: ApiBackend | None
     leader: str | None = None
     url: str | None = None
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
+class HttpError(Exception):
     """Ends a request with a status above 399."""
 
     def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
@@ -80,7 +80,7 @@ def application(
     leadership: Callable[[], Leadership],
     token: str,
     further: Sequence[Route] = (),
-    brake: Brake | None = None,
+    brake: TokenRateLimit | None = None,
 ) -> Starlette:
     """The application.
 
@@ -90,7 +90,7 @@ def application(
         further: what is served beside it.
         brake: on wrong tokens, of all that is served.
     """
-    interface = _Interface(leadership, token, brake or Brake())
+    interface = _Interface(leadership, token, brake or TokenRateLimit())
     routes = [
         Route(path, interface.endpoint(method, path), methods=[method.upper()])
         for method, path, *_ in ROUTES
@@ -106,7 +106,9 @@ async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
 
 
 class _Interface:
-    def __init__(self, leadership: Callable[[], Leadership], token: str, brake: Brake) -> None:
+    def __init__(
+        self, leadership: Callable[[], Leadership], token: str, brake: TokenRateLimit
+    ) -> None:
         self._leadership = leadership
         self._token = token
         self._brake = brake
@@ -154,7 +156,7 @@ class _Interface:
             except SilentError:
                 body_ = {"error": {"kind": "NoAnswer", "message": _SILENT}}
                 return JSONResponse(body_, 503, {"Retry-After": "5"})
-            except Failed as failed:
+            except HttpError as failed:
                 headers = {
                     401: {"WWW-Authenticate": "Bearer"},
                     429: {"Retry-After": "60"},
@@ -177,9 +179,9 @@ class _Interface:
     async def _authorise(self, request: Request) -> None:
         status = await admitted(request, [self._token], self._brake)
         if status == MISSING:
-            raise Failed(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
+            raise HttpError(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
         if status != TAKEN:
-            raise Failed(status, "TooMany", TOO_MANY_SAID)
+            raise HttpError(status, "TooMany", TOO_MANY_SAID)
 
     def _answer(
         self, handler: Callable[[_Call], tuple[int, Any]], request: Request, body: bytes
@@ -189,21 +191,21 @@ class _Interface:
             leader = leadership.leader
             text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
             if leadership.url is None:
-                raise Failed(503, "Standby", text, leader=leader, url=None)
+                raise HttpError(503, "Standby", text, leader=leader, url=None)
             path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
             query = request.scope.get("query_string", b"").decode("latin-1")
             url = leadership.url.rstrip("/") + path + (f"?{query}" if query else "")
-            raise Failed(_ASK_THERE, "Standby", text, leader=leader, url=url)
+            raise HttpError(_ASK_THERE, "Standby", text, leader=leader, url=url)
         try:
             return handler(_Call(request, body, leadership.surface))
-        except GivenDifferentlyError as error:
-            raise Failed(409, "Conflict", str(error)) from None
+        except CommandIdReusedError as error:
+            raise HttpError(409, "Conflict", str(error)) from None
         except TidelogError as error:
             if isinstance(error, UsageError):
                 status = 400
             else:
                 status = 503 if error.policy in (Policy.RETRY, Policy.RESTART) else 500
-            raise Failed(status, type(error).__name__, str(error)) from None
+            raise HttpError(status, type(error).__name__, str(error)) from None
 
 
 async def _body(request: Request) -> bytes:
@@ -211,7 +213,7 @@ async def _body(request: Request) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise Failed(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+            raise HttpError(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
     return body
 
 
@@ -221,7 +223,7 @@ class _Call:
 
     request: Request
     body: bytes
-    surface: Surface
+    surface: ApiBackend
 
     def document(self) -> Any:
         """The body's JSON; ``{}`` without one."""
@@ -249,7 +251,7 @@ class _Call:
         outcome = self.surface.mailbox.wait(command_id, wait_s, poll_s=0.05)
         if outcome is not None and outcome.error is not None:
             kind = "UsageError" if outcome.usage else "TidelogError"
-            raise Failed(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
+            raise HttpError(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
         found: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
         if outcome is not None:
             details = outcome.details
@@ -268,7 +270,7 @@ def _start(call: _Call) -> tuple[int, Any]:
     command = build(ExecuteSnapshot, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
     if not call.surface.mailbox.was_given(key) and _known(call, dump_id) is not None:
-        raise Failed(409, "Conflict", f"there is a dump {dump_id} already")
+        raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
     return call.send(command, key, dump_id)
 
 
@@ -299,7 +301,7 @@ def _outcome(call: _Call) -> tuple[int, Any]:
         return 200, {"state": state, **outcome.to_json()}
     if call.surface.mailbox.waits(command_id):
         return 200, {"state": "waiting", **Outcome(command_id, {}).to_json()}
-    raise Failed(404, "NotFound", "there is no such command (any more)")
+    raise HttpError(404, "NotFound", "there is no such command (any more)")
 
 
 def _notifications(call: _Call) -> tuple[int, Any]:
@@ -315,7 +317,7 @@ def _known(call: _Call, dump_id: str) -> dict[str, Any] | None:
 def _dump(call: _Call) -> dict[str, Any]:
     found = _known(call, call.request.path_params["id"])
     if found is None:
-        raise Failed(404, "NotFound", "there is no such dump (any more); see /dumps")
+        raise HttpError(404, "NotFound", "there is no such dump (any more); see /dumps")
     return found
 
 

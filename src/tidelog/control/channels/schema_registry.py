@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.control.channels.rate_limit import Brake
+from tidelog.control.channels.rate_limit import TokenRateLimit
 from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
@@ -37,10 +37,10 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 def routes(
-    store: MessageSchemaStore, tokens: tuple[str, ...], brake: Brake | None = None
+    store: MessageSchemaStore, tokens: tuple[str, ...], brake: TokenRateLimit | None = None
 ) -> list[Route]:
     """The interface's routes. They answer in every process, whoever leads."""
-    brake, workers = brake or Brake(), RequestWorkers(_THREADS)
+    brake, workers = brake or TokenRateLimit(), RequestWorkers(_THREADS)
     registry = _Registry(store)
     found = []
     for method, path, answer in (
@@ -68,7 +68,7 @@ _Answer = Callable[[Request, bytes], Any]
 
 
 def _endpoint(
-    answer: _Answer, tokens: tuple[str, ...], brake: Brake, workers: RequestWorkers
+    answer: _Answer, tokens: tuple[str, ...], brake: TokenRateLimit, workers: RequestWorkers
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         status = await admitted(request, tokens, brake)

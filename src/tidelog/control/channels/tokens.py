@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from tidelog.control.channels.rate_limit import Brake
+from tidelog.control.channels.rate_limit import TokenRateLimit
 
 TAKEN, MISSING, TOO_MANY = 200, 401, 429
 TOO_MANY_SAID = "too many wrong tokens; wait a minute"
 
 
-async def admitted(request: Request, tokens: Iterable[str], brake: Brake) -> int:
+async def admitted(request: Request, tokens: Iterable[str], brake: TokenRateLimit) -> int:
     """`TAKEN` if the request carries one of ``tokens``; else the status of the answer, which comes
     the later the more often that happens.
     """

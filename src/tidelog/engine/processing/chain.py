@@ -11,11 +11,11 @@ from tidelog.engine.callables import WorkNotDoneError, refuse_awaitable, refuse_
 from tidelog.engine.events import Event, Events
 from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.dead_letters import TakesLetters
+from tidelog.engine.processing.dead_letters import DeadLetterSink
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
-Lane = Sequence[Event | Message]
+ChunkSpan = Sequence[Event | Message]
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
 _LEAST_SERIALIZED: Final = (
@@ -32,7 +32,7 @@ class ProcessorChain:
     transforms: Sequence[Transform]
     serializer: Serializer | None
     retries: Retries
-    dead_letters: TakesLetters | None = None
+    dead_letters: DeadLetterSink | None = None
 
     @property
     def does_nothing(self) -> bool:
@@ -129,14 +129,14 @@ class ProcessorChain:
             return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
         return max(_LEAST_SERIALIZED, -(-events // workers))
 
-    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
+    def groups(self, lanes: Sequence[ChunkSpan], workers: int) -> list[ChunkSpan]:
         """Lanes as they are given to the pool's threads, which take one after the other."""
         del workers
         return list(lanes)
 
     def take(
         self,
-        lane: Lane,
+        lane: ChunkSpan,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,

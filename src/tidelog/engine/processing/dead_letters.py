@@ -16,7 +16,7 @@ Letter = dict[str, Any]
 """What is told of an event."""
 
 
-class TakesLetters(Protocol):
+class DeadLetterSink(Protocol):
     """Takes the events that a chain passes over."""
 
     def put(self, event: Event, error: ConsumerError) -> None: ...
@@ -26,7 +26,7 @@ class TakesLetters(Protocol):
         ...
 
 
-class HeldLetters:
+class BufferedDeadLetters:
     """Holds letters until they are sent to where they are written."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Lane, ProcessorChain, shared
-from tidelog.engine.processing.dead_letters import HeldLetters, Letter
+from tidelog.engine.processing.chain import ChunkSpan, ProcessorChain, shared
+from tidelog.engine.processing.dead_letters import BufferedDeadLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
@@ -78,7 +78,7 @@ class EventWork:
 
     def do(self, events: Events) -> Done:
         """All of it: nothing is told of events where there is a consumer."""
-        letters = HeldLetters()
+        letters = BufferedDeadLetters()
         chain = ProcessorChain(
             self.transforms,
             self.serializer,
@@ -124,7 +124,7 @@ class WorkerChain(ProcessorChain):
             return max(1, -(-events // workers))
         return super().size_of_piece(events, workers)
 
-    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
+    def groups(self, lanes: Sequence[ChunkSpan], workers: int) -> list[ChunkSpan]:
         # Neighbours stay together: they are one slice of Arrow.
         count = min(len(lanes), workers if self._workers.jobs_are_dear else workers * _GROUPS)
         cuts = [len(lanes) * number // count for number in range(count + 1)]
@@ -134,7 +134,7 @@ class WorkerChain(ProcessorChain):
 
     def take(
         self,
-        lane: Lane,
+        lane: ChunkSpan,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,

@@ -32,7 +32,7 @@ class DestinationHooks(Protocol):
 
     def takes(self, table: TargetTable, column: str, former: str) -> bool: ...
 
-    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str: ...
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str: ...
 
     def subject(self, table: TargetTable) -> str: ...
 
@@ -120,7 +120,7 @@ class CurrentTables:
                 columns,
                 found.columns,
                 found.key,
-                partial(destination.way_out, found),
+                partial(destination.remedy_for, found),
             )
             found = replace(found, columns=change.delivered)
             if not steps_of(self._delivery.steps, schema.table):

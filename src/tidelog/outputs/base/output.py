@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-from tidelog.errors import OutputError, OvertakenError, TidelogError
+from tidelog.errors import ConcurrentCommitError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -139,7 +139,7 @@ class ExecutorOutput:
         """
         return False
 
-    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str:
         """What can be done about columns of another type, for messages."""
         return schema_evolution.LEAVE_OUT
 
@@ -251,7 +251,7 @@ class ExecutorOutput:
         progress.begin(end)
         try:
             rejected = sum(self._write(piece) for piece in self._pieces(whole))
-        except OvertakenError as error:
+        except ConcurrentCommitError as error:
             self._check_lease()
             if self._lease is None:
                 raise

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class MadeOutput(ExecutorOutput):
+class PluginOutput(ExecutorOutput):
     """Writes by what ``make`` returns, on the driver, for each batch."""
 
     def __init__(

@@ -69,14 +69,14 @@ def change(
     known: Sequence[Sequence[str]],
     now: pa.Schema,
     key: Sequence[str],
-    way_out: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
+    remedy_for: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
 ) -> ColumnChange:
     """From the columns ``known`` (`described`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
     drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
-    of the key changed in a way that can't be followed; ``way_out``: what can be done about columns
-    of another type.
+    of the key changed in a way that can't be followed; ``remedy_for``: what can be done about
+    columns of another type.
     """
     types = {column[0]: column[1] for column in known}
     added = tuple(field for field in now if field.name not in types)
@@ -91,13 +91,13 @@ def change(
         raise _refused(table, names, "changed", follow)
     if policy == "ignore":
         keep = [f for f in now if f.name in types and f not in others and f not in widened]
-        _key_survives(table, keep, key, way_out)
+        _key_survives(table, keep, key, remedy_for)
         return ColumnChange(pa.schema(keep))
     if others and policy == "evolve":
         names = [field.name for field in others]
-        raise _refused(table, names, "changed their type", way_out(names))
+        raise _refused(table, names, "changed their type", remedy_for(names))
     kept = [field for field in now if field not in others]
-    _key_survives(table, kept, key, way_out)
+    _key_survives(table, kept, key, remedy_for)
     return ColumnChange(pa.schema(kept), added, widened, dropped)
 
 
@@ -105,14 +105,14 @@ def _key_survives(
     table: str,
     kept: Sequence[pa.Field],
     key: Sequence[str],
-    way_out: Callable[[Sequence[str]], str],
+    remedy_for: Callable[[Sequence[str]], str],
 ) -> None:
     lost = sorted(set(key) - {field.name for field in kept})
     if lost:
-        raise _refused(table, lost, "are of the key and changed their type", way_out(lost))
+        raise _refused(table, lost, "are of the key and changed their type", remedy_for(lost))
 
 
-def _refused(table: str, names: Sequence[str], what: str, way_out: str) -> OutputRefusedError:
+def _refused(table: str, names: Sequence[str], what: str, remedy_for: str) -> OutputRefusedError:
     return OutputRefusedError(
-        f"{table}: columns {', '.join(names)} {what} in the source. {way_out}"
+        f"{table}: columns {', '.join(names)} {what} in the source. {remedy_for}"
     )

@@ -103,9 +103,9 @@ class DatabaseOutput(ExecutorOutput):
         place = self._tables.place(session, table)
         return self._tables.takes(session, table, place, table.columns.field(column), former)
 
-    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str:
         session = self._connected()
-        return self._tables.way_out(session, table, self._tables.place(session, table), columns)
+        return self._tables.remedy_for(session, table, self._tables.place(session, table), columns)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Also keeps older rows from coming back; none can come meanwhile."""

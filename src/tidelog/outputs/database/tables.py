@@ -143,7 +143,7 @@ class Tables:
                 return former != "string" or not self._dialect.holds(each.base, each.sql_type, text)
         return False
 
-    def way_out(
+    def remedy_for(
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
     ) -> str:
         """What to do about columns of another type than the table has."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.concatenation import Piece, TextCells, join
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, join
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
@@ -53,9 +53,9 @@ def prefixed(prefix: str, column: pa.Array) -> TextCells:
     return TextCells(column, prefix)
 
 
-def lines(columns: Sequence[Piece]) -> memoryview:
+def lines(columns: Sequence[KeyPiece]) -> memoryview:
     """`text` columns as lines of one buffer."""
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for column in columns:
         pieces += ["\t", column]
     return memoryview(_bytes(join([*pieces[1:], "\n"], "\\N", large=True))[1].data)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from tidelog.errors import OutcomeUnknownError, OutputBusyError, OvertakenError, TidelogError
+from tidelog.errors import ConcurrentCommitError, OutcomeUnknownError, OutputBusyError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.files.staged_files import Attempt, StagedFile
 from tidelog.system import failpoints
@@ -89,7 +89,7 @@ class Commits:
     ) -> Commit:
         """Commit what the tasks staged, and move it to where readers look.
 
-        Raises OvertakenError if another driver has committed meanwhile.
+        Raises ConcurrentCommitError if another driver has committed meanwhile.
         """
         newest = self.newest
         number = 1 if newest is None else newest.number + 1
@@ -211,7 +211,7 @@ class Commits:
                     f"output {self._output}: the store has now made a commit of this pipeline that "
                     "it did not answer before. The batch goes on from there."
                 )
-        raise OvertakenError(
+        raise ConcurrentCommitError(
             f"output {self._output}: another pipeline has committed files meanwhile. Run one "
             "pipeline for each output, or give the outputs names of their own."
         )

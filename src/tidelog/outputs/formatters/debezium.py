@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.concatenation import Piece, TextCells
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
 from tidelog.outputs.base.key_changes import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
@@ -115,7 +115,7 @@ def _header_texts(
     schema, decimals as digits, and texts in which but quotes and backslashes are escaped
     (`org.apache.kafka.connect.data.Values.append`).
     """
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for number, name in enumerate(names):
         values = keys.field(keys.type.get_field_index(name))
         precise = pa.types.is_decimal(values.type) and handling.decimal == "precise"

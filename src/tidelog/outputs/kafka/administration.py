@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidelog.outputs.kafka.client import Heard, common, failed, librdkafka_log
+from tidelog.outputs.kafka.client import ClientErrors, common, failed, librdkafka_log
 
 
 class Administration:
@@ -23,7 +23,7 @@ class Administration:
         self._servers = servers
         self._settings = settings
         self._client: AdminClient | None = None
-        self._heard = Heard()
+        self._heard = ClientErrors()
 
     @property
     def client(self) -> AdminClient:
@@ -41,7 +41,7 @@ class Administration:
             return len(self.client.list_topics(timeout=timeout_s).brokers)
         except KafkaException as error:
             for _ in range(3):
-                self.client.poll(0.2)  # calls `Heard.hear`
+                self.client.poll(0.2)  # calls `ClientErrors.hear`
             raise failed(
                 f"no broker of {self._servers} answers", self._heard.error or error
             ) from None

@@ -119,7 +119,7 @@ _PRODUCER = {
 }
 
 
-class Heard:
+class ClientErrors:
     """What a client says beside its answers: why there is no connection, which a call that times
     out does not tell. Give `hear` as ``error_cb``.
     """

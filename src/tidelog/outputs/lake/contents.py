@@ -18,7 +18,7 @@ from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.ports import TargetTable
 from tidelog.spark.formats import shapes
 
-Holds = Literal["copy", "changes"]
+DumpBlocks = Literal["copy", "changes"]
 
 COMPLETE_DUMP = "s"
 """The op of a row beside those of changes: a dump of the whole table, complete now, began at its
@@ -35,7 +35,7 @@ class LakeLayout:
     version: str = "_version"
     deleted: str = ""
     partitions: tuple[str, ...] = ()
-    holds: Holds = "copy"
+    holds: DumpBlocks = "copy"
 
     @property
     def own(self) -> tuple[str, ...]:

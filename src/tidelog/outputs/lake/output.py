@@ -28,7 +28,7 @@ from tidelog.outputs.base.ranges import (
     whole_dumps,
 )
 from tidelog.outputs.base.targets import keyless, require_generation
-from tidelog.outputs.lake.contents import Holds
+from tidelog.outputs.lake.contents import DumpBlocks
 from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.restore_check import start_of
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place
@@ -73,12 +73,12 @@ class LakeOptions:
 
     steps: tuple[Step, ...] = ()
     on_schema_change: str = "evolve"
-    holds: Mapping[str, Holds] = field(default_factory=dict)
+    holds: Mapping[str, DumpBlocks] = field(default_factory=dict)
     soft_deletes: bool = False
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vacuum_after_s: float | None = None
 
-    def holds_of(self, table: TableName) -> Holds:
+    def holds_of(self, table: TableName) -> DumpBlocks:
         """What the table in the lake holds of a table of the source."""
         return choice(self.holds, table, "copy")
 

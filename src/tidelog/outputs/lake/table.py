@@ -174,8 +174,8 @@ class LakeTable(ABC):
                 )
 
     def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
-        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.schema_evolution`) says; the
-        names of those that rows deliver from now on.
+        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.schema_evolution`)
+        says; the names of those that rows deliver from now on.
 
         A column that the source dropped stays as it was, null in later rows; if the source adds it
         again, the old values go from a copy. Raises OutputRefusedError for a change of type that

@@ -38,7 +38,7 @@ def as_of(
     *,
     version: int | None = None,
     timestamp: str | datetime | None = None,
-) -> TablesAt:
+) -> TablesAtOffset:
     """The tables of the event log at ``path`` as they were at one place in it.
 
     Args:
@@ -59,11 +59,11 @@ def as_of(
     elif timestamp is not None:
         at = positions.LogPosition("timestamp", positions.microseconds("timestamp", timestamp))
     register(spark)
-    return TablesAt(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
+    return TablesAtOffset(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
 
 
 @dataclass
-class TablesAt:
+class TablesAtOffset:
     """All tables at one place of the log: every transaction before ``end``, none after it."""
 
     spark: SparkSession

@@ -28,7 +28,7 @@ class Stream(Protocol):
     def run(self, stop: threading.Event) -> None: ...
 
 
-class Together:
+class OutputGroup:
     """Runs the streams of a pipeline.
 
     Args:

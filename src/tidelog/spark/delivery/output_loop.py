@@ -60,7 +60,7 @@ class BatchProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class RunningBatch:
     """A batch that is being written."""
 
     begun: float  # monotonic
@@ -80,7 +80,7 @@ class LoopOptions:
     on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
-    on_long_batch: Callable[[str, UnderWay | None], None] = lambda _output, _batch: None
+    on_long_batch: Callable[[str, RunningBatch | None], None] = lambda _output, _batch: None
     """Called with an output's batch that takes long, and with None when it has ended."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
@@ -113,7 +113,7 @@ class OutputLoop:
         self._number = 0
         self._asked = 0  # rows of batches that end by this offset were requested
         self._unstored: BatchProgress | None = None  # delivered, but storing that failed
-        self._under_way: UnderWay | None = None
+        self._under_way: RunningBatch | None = None
 
     @property
     def name(self) -> str:
@@ -204,7 +204,7 @@ class OutputLoop:
         thread = threading.Thread(target=deliver, name=f"deliver-{self.name}", daemon=True)
         thread.start()
         deadline = math.inf
-        reported: UnderWay | None = None
+        reported: RunningBatch | None = None
         while thread.is_alive():
             thread.join(_WAIT_S)
             reported = self._report_if_long(reported)
@@ -216,7 +216,7 @@ class OutputLoop:
         if ended_by:
             raise ended_by[0]
 
-    def _report_if_long(self, reported: UnderWay | None) -> UnderWay | None:
+    def _report_if_long(self, reported: RunningBatch | None) -> RunningBatch | None:
         """Report a batch once when it has taken long, and its end. Returns the one reported."""
         found = self._under_way
         if reported is not None and found is not reported:
@@ -272,7 +272,7 @@ class OutputLoop:
         batch = replace(batch_of(self._log, self.done, end), resume=self._resume)
         by_table = {str(each.table): each.rows for each in batch.tables}
         rows = sum(by_table.values())
-        self._under_way = UnderWay(started, time.time_ns() // 1_000_000, rows)
+        self._under_way = RunningBatch(started, time.time_ns() // 1_000_000, rows)
         try:
             if end > self._asked:  # a batch that failed is written again
                 self._options.ask_for_rows(self.output, batch)

@@ -21,9 +21,9 @@ from tidelog.model.patterns import matches
 from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.delivery.output_group import OnState, Together
+from tidelog.spark.delivery.output_group import OnState, OutputGroup
 from tidelog.spark.delivery.output_loop import BatchProgress as BatchProgress
-from tidelog.spark.delivery.output_loop import LoopOptions, OutputLoop, UnderWay
+from tidelog.spark.delivery.output_loop import LoopOptions, OutputLoop, RunningBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,7 @@ def run_pipeline(
         if on_state is not None:
             on_state(output, error)
 
-    together = Together(tell, once=once)
+    together = OutputGroup(tell, once=once)
 
     def delivered(progress: BatchProgress) -> None:
         book.delivered(progress)
@@ -217,7 +217,7 @@ class _Book:
             with suppress(TidelogError):  # as above
                 self._register()
 
-    def takes_long(self, output: str, batch: UnderWay | None) -> None:
+    def takes_long(self, output: str, batch: RunningBatch | None) -> None:
         """A batch is under way, as those who look may want to know by now; None: it has ended."""
         with self._lock:
             before = self._delivered[output]

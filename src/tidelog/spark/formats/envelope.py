@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.concatenation import Piece, TextCells
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
 from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import source_block
 from tidelog.eventlog.reader import EventLog
@@ -91,8 +91,8 @@ def _field(struct: pa.StructArray, name: str) -> pa.Field:
 
 
 def envelope_json(
-    before: Piece,
-    after: Piece,
+    before: KeyPiece,
+    after: KeyPiece,
     op: pa.StringArray,
     records: pa.RecordBatch,
     commit_ts: pa.Array,
@@ -130,10 +130,10 @@ def envelope_json(
 
 def source_pieces(
     records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, table: TableName
-) -> list[Piece]:
+) -> list[KeyPiece]:
     """The member ``source`` with the comma before it, as pieces for `joined`."""
     block = source_block(origin, table, records)
-    pieces: list[Piece] = [
+    pieces: list[KeyPiece] = [
         f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
         ',"ts_ms":',
         milliseconds(commit_ts),

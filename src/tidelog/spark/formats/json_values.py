@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.concatenation import Piece, TextCells, has_escapes, join
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, has_escapes, join
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
@@ -102,7 +102,7 @@ def json_rows(
     n = len(rows)
     if rows.null_count == n:
         return pa.nulls(n, pa.string())
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for number, name in enumerate(names):
         pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
         values = rows.field(rows.type.get_field_index(name))
@@ -167,7 +167,7 @@ def json_values(
     return _cells(values, handling, type_name).texts()
 
 
-def joined(*pieces: Piece) -> pa.StringArray:
+def joined(*pieces: KeyPiece) -> pa.StringArray:
     """The pieces one after the other, row by row; a null is written ``null``."""
     return join(pieces, "null")
 

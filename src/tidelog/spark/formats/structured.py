@@ -86,7 +86,7 @@ def array_texts(
     leaves: Leaves = []
     shapes: list[str | None] = []
     for text in values.to_pylist():
-        shape = None if text is None else _taken_apart(text, leaves)
+        shape = None if text is None else _split_leaves(text, leaves)
         if text is not None and shape is None:
             return None
         shapes.append(shape)
@@ -101,7 +101,7 @@ def array_texts(
     return pa.array(filled, pa.string())
 
 
-def _taken_apart(text: str, leaves: Leaves) -> str | None:
+def _split_leaves(text: str, leaves: Leaves) -> str | None:
     """JSON's brackets and commas with a point for each element, which ``leaves`` gets."""
     if text.startswith("["):  # bounds, if they do not begin with 1
         text = text.partition("=")[2]

@@ -257,7 +257,7 @@ class RolledBackSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class AsOf:
+class RowsOfPreparedTransaction:
     """Give the rows of a prepared XA group as of the group that committed it."""
 
     position: int

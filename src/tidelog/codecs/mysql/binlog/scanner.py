@@ -43,9 +43,9 @@ from tidelog.codecs.mysql.binlog.events.header import (
 from tidelog.codecs.mysql.binlog.events.statements import parse_query
 from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
     GtidStateSeen,
     RowsNoticed,
+    RowsOfPreparedTransaction,
     Scanned,
 )
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
@@ -97,7 +97,7 @@ class BinlogScanner:
         checksum: bool,
         file_number: int,
         offset: int,
-        as_of: AsOf | None = None,
+        as_of: RowsOfPreparedTransaction | None = None,
         server_version: tuple[int, ...] = (),
         shift: int = 0,
     ) -> None:

@@ -45,7 +45,7 @@ class DeltaCommit:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RestoreState:
     """How far the rows are: ``offset``, None if no commit tells. ``restored``: the version that a
     RESTORE made, which decided it; None if none did.
     """
@@ -61,7 +61,9 @@ def note(application: str, end: int, checked: int) -> str:
     return json.dumps({"tidelog": application, "end": end, "checked": checked})
 
 
-def standing(read: Callable[[int], DeltaCommit | None], version: int, application: str) -> Standing:
+def standing(
+    read: Callable[[int], DeltaCommit | None], version: int, application: str
+) -> RestoreState:
     """How far the rows of ``version`` are; ``read`` gives a version's commit, None where it is gone
     from the log.
     """
@@ -79,12 +81,12 @@ def standing(read: Callable[[int], DeltaCommit | None], version: int, applicatio
         if commit.note is not None and commit.note["tidelog"] == application:
             between = _restored_in(read, int(commit.note["checked"]), at)
             if between is None:
-                return Standing(int(commit.note["end"]), restored)
+                return RestoreState(int(commit.note["end"]), restored)
             restored = between if restored is None else restored
             at = between
             continue
         at -= 1
-    return Standing(None, restored)
+    return RestoreState(None, restored)
 
 
 def _restored_in(

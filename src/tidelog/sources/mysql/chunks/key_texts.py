@@ -8,7 +8,7 @@ from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.sources import key_texts as shared
 
-_SPELLING = shared.Spelling(true="1", false="0", utc="", binary=bytes_keys.shortest)
+_SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=bytes_keys.shortest)
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:

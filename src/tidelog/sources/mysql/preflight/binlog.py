@@ -15,7 +15,7 @@ from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.context import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 RETENTION_LEAST_S = 86_400
 AZURE = ".mysql.database.azure.com"
@@ -32,7 +32,7 @@ _TO_GTIDS = (
 )
 
 
-def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     """In the order in which they depend on each other."""
     return [
         _log_bin,
@@ -47,7 +47,7 @@ def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
     ]
 
 
-def _log_bin(examined: Examined) -> Iterator[Finding]:
+def _log_bin(examined: CheckContext) -> Iterator[Finding]:
     if not examined.on("log_bin"):
         fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
         yield Finding("log_bin", "fail", "the server writes no binlog", fix)
@@ -64,7 +64,7 @@ def _log_bin(examined: Examined) -> Iterator[Finding]:
             yield Finding("log filter", "fail", text, fix)
 
 
-def _rows(examined: Examined) -> Iterator[Finding]:
+def _rows(examined: CheckContext) -> Iterator[Finding]:
     """Changes must be in the log as rows; whole ones are better."""
     variables = examined.variables
     form = variables.get("binlog_format", "ROW")
@@ -102,7 +102,7 @@ def _rows(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _row_metadata(examined: Examined) -> Iterator[Finding]:
+def _row_metadata(examined: CheckContext) -> Iterator[Finding]:
     found = examined.variables.get("binlog_row_metadata")
     if found == "FULL":
         yield Finding("row metadata", "ok", "binlog_row_metadata is FULL")
@@ -119,7 +119,7 @@ def _row_metadata(examined: Examined) -> Iterator[Finding]:
     yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
 
 
-def _retention(examined: Examined) -> Iterator[Finding]:
+def _retention(examined: CheckContext) -> Iterator[Finding]:
     variables = examined.variables
     seconds = float(variables.get("binlog_expire_logs_seconds", 0) or 0)
     days = float(variables.get("expire_logs_days", 0) or 0)
@@ -160,7 +160,7 @@ def _retention(examined: Examined) -> Iterator[Finding]:
         yield Finding("retention", "ok", text)
 
 
-def _retention_size(examined: Examined) -> Iterator[Finding]:
+def _retention_size(examined: CheckContext) -> Iterator[Finding]:
     """What MariaDB and Percona's server have beside times."""
     for variable in ("max_binlog_total_size", "binlog_space_limit"):
         total = int(examined.variables.get(variable, 0) or 0)
@@ -183,7 +183,7 @@ def _rds_hours(connection: Connection) -> float | None:
     return None
 
 
-def _server_id(examined: Examined) -> Iterator[Finding]:
+def _server_id(examined: CheckContext) -> Iterator[Finding]:
     """No two readers of a binlog may have the same id."""
     ours = examined.server_id
     theirs = int(examined.variables.get("server_id", 0) or 0)
@@ -218,7 +218,7 @@ def _server_id(examined: Examined) -> Iterator[Finding]:
         yield Finding("server id", "ok", f"no other has the id {ours}")
 
 
-def _gtids(examined: Examined) -> Iterator[Finding]:
+def _gtids(examined: CheckContext) -> Iterator[Finding]:
     if not examined.mysql:
         text = f"MariaDB's are always on; gtid_domain_id is {examined.variables['gtid_domain_id']}"
         yield Finding("GTID", "ok", text)
@@ -237,7 +237,7 @@ def _gtids(examined: Examined) -> Iterator[Finding]:
         yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 
 
-def _commit_order(examined: Examined) -> Iterator[Finding]:
+def _commit_order(examined: CheckContext) -> Iterator[Finding]:
     """What stands in the binlog before a watermark must be visible once the watermark is
     committed.
     """
@@ -253,7 +253,7 @@ def _commit_order(examined: Examined) -> Iterator[Finding]:
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
 
 
-def _semi_sync(examined: Examined) -> Iterator[Finding]:
+def _semi_sync(examined: CheckContext) -> Iterator[Finding]:
     variables = examined.variables
     # MySQL has the newer name from 8.0.26 on, by another plugin; the default is not MariaDB's.
     for side in ("source", "master"):

@@ -24,7 +24,7 @@ from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
 from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
-from tidelog.sources.mysql.preflight.context import Check, Examined
+from tidelog.sources.mysql.preflight.context import Check, CheckContext
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
 
@@ -92,7 +92,7 @@ class MySqlPreflight:
                     rows = connection.rows("SHOW GLOBAL VARIABLES")
             except TidelogError as error:
                 return [*findings, Finding("variables", "fail", str(error))]
-            examined = Examined(
+            examined = CheckContext(
                 url=self._url,
                 connection=connection,
                 variables={str(name).lower(): str(value) for name, value in rows},
@@ -112,7 +112,7 @@ class MySqlPreflight:
         return findings
 
 
-def _run(examined: Examined, part: Check) -> list[Finding]:
+def _run(examined: CheckContext, part: Check) -> list[Finding]:
     name = part.__name__.strip("_").replace("_", " ")
     found: list[Finding] = []
     try:
@@ -125,7 +125,7 @@ def _run(examined: Examined, part: Check) -> list[Finding]:
     return found
 
 
-def _version(examined: Examined) -> Iterator[Finding]:
+def _version(examined: CheckContext) -> Iterator[Finding]:
     connection, flavor = examined.connection, examined.connection.flavor
     text = f"{flavor.product} {'.'.join(map(str, connection.version))}"
     if flavor is not examined.kind:
@@ -142,7 +142,7 @@ def _version(examined: Examined) -> Iterator[Finding]:
         yield Finding("version", "ok", text)
 
 
-def _replica(examined: Examined) -> Iterator[Finding]:
+def _replica(examined: CheckContext) -> Iterator[Finding]:
     """A replica's own binlog must hold what it replicates; watermarks can't be written to it."""
     connection = examined.connection
     modern = examined.mysql and connection.version >= (8, 0, 22)
@@ -166,7 +166,7 @@ def _replica(examined: Examined) -> Iterator[Finding]:
         yield Finding("read only", "fail", text, f"{fix}  # or let source.url lead to the primary")
 
 
-def _sessions(examined: Examined) -> Iterator[Finding]:
+def _sessions(examined: CheckContext) -> Iterator[Finding]:
     """Reads must not be stale, and what we write must be logged: by what a session of ours has."""
     connection = examined.connection
     fault = session_fault(connection)
@@ -197,7 +197,7 @@ def _sessions(examined: Examined) -> Iterator[Finding]:
         yield Finding("charset", "ok", text)
 
 
-def _connections(examined: Examined) -> Iterator[Finding]:
+def _connections(examined: CheckContext) -> Iterator[Finding]:
     """The session's value is the account's limit, or else the server's for every account."""
     ((limit,),) = examined.connection.rows("SELECT @@SESSION.max_user_connections")
     account = Grants.of(examined.connection).account
@@ -206,7 +206,7 @@ def _connections(examined: Examined) -> Iterator[Finding]:
     yield connections(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
 
 
-def _clock(examined: Examined) -> Iterator[Finding]:
+def _clock(examined: CheckContext) -> Iterator[Finding]:
     before = time.time()
     server = float(examined.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
     skew = server - (before + time.time()) / 2

@@ -12,7 +12,7 @@ from tidelog.sources.mysql.connect import Connection
 
 
 @dataclass(frozen=True)
-class Examined:
+class CheckContext:
     """What is examined, and with which configuration.
 
     Attributes:
@@ -45,4 +45,4 @@ class Examined:
         return self.variables.get(name, "OFF").upper() in ("ON", "1", "TRUE")
 
 
-Check = Callable[[Examined], Iterator[Finding]]
+Check = Callable[[CheckContext], Iterator[Finding]]

@@ -15,18 +15,18 @@ from tidelog.sources.mysql.errors import number_of, words
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.context import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 _DENIED = (1044, 1142, 1227)
 WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")
 
 
-def privilege_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+def privilege_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     """In the order in which they depend on each other."""
     return [_replication, _watermark_table, _blocking_dumps]
 
 
-def _replication(examined: Examined) -> Iterator[Finding]:
+def _replication(examined: CheckContext) -> Iterator[Finding]:
     """Tried where trying does nothing. Registering as a replica without reading the log would:
     MySQL keeps the registration when the connection ends, and shows it from freed memory.
     """
@@ -62,7 +62,7 @@ def _refused(ask: Callable[[], object]) -> str:
     return ""
 
 
-def _watermark_table(examined: Examined) -> Iterator[Finding]:
+def _watermark_table(examined: CheckContext) -> Iterator[Finding]:
     if examined.strategy != "table":
         return
     grants = Grants.of(examined.connection)
@@ -90,7 +90,7 @@ def _watermark_table(examined: Examined) -> Iterator[Finding]:
         yield Finding("watermark table", "ok", text)
 
 
-def _blocking_dumps(examined: Examined) -> Iterator[Finding]:
+def _blocking_dumps(examined: CheckContext) -> Iterator[Finding]:
     """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots tell their position."""
     if not examined.mysql:
         return

@@ -25,7 +25,7 @@ from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, words
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.context import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}
@@ -51,12 +51,12 @@ class _Table:
     unique: dict[str, dict[str, bool]]  # index → its columns: may they be NULL?
 
 
-def table_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+def table_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     """In the order in which they depend on each other."""
     return [_signal_table, _tables, _foreign_keys]
 
 
-def _signal_table(examined: Examined) -> Iterator[Finding]:
+def _signal_table(examined: CheckContext) -> Iterator[Finding]:
     if examined.signal_table is None:
         return
     table = TableName.parse(examined.signal_table)
@@ -85,7 +85,7 @@ def _signal_table(examined: Examined) -> Iterator[Finding]:
     yield Finding("signal table", "fail", text, fix, ADMINISTRATOR)
 
 
-def _tables(examined: Examined) -> Iterator[Finding]:
+def _tables(examined: CheckContext) -> Iterator[Finding]:
     """Can each captured table be read, and be dumped?"""
     captured = _captured(examined)
     if not captured:
@@ -114,7 +114,7 @@ def _tables(examined: Examined) -> Iterator[Finding]:
                 yield Finding(f"table {table.name}", "fail", found.unfit)
 
 
-def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:
+def _hidden_columns(examined: CheckContext, table: TableName) -> Iterator[Finding]:
     connection = examined.connection
     if connection.version <= LAST_THAT_LOGS_HIDDEN and (
         indexes := expression_indexes(connection, table)
@@ -122,7 +122,7 @@ def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:
         yield Finding(f"table {table}", "fail", hidden_columns(table, indexes))
 
 
-def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
+def _table(examined: CheckContext, table: _Table) -> Iterator[Finding]:
     name = f"table {table.name}"
     quoted = quote_name(table.name.namespace, table.name.name)
     try:
@@ -166,7 +166,7 @@ def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
         yield Finding(name, "warn", text, f"make {listed} NOT NULL")
 
 
-def _foreign_keys(examined: Examined) -> Iterator[Finding]:
+def _foreign_keys(examined: CheckContext) -> Iterator[Finding]:
     captured = {table.name for table in _captured(examined)}
     for found in cascades(examined.connection, captured):
         name = f"table {found.child}"
@@ -191,7 +191,7 @@ def _foreign_keys(examined: Examined) -> Iterator[Finding]:
         yield from _unseen_parents(examined, captured)
 
 
-def _unseen_parents(examined: Examined, captured: set[TableName]) -> Iterator[Finding]:
+def _unseen_parents(examined: CheckContext, captured: set[TableName]) -> Iterator[Finding]:
     """Tables between whose own foreign keys the account can't see: a cascade ends at them."""
     rows = examined.connection.rows(
         "SELECT table_schema, table_name FROM information_schema.tables"
@@ -213,7 +213,7 @@ def described(cascade: Cascade) -> str:
     return f"{cascade.constraint} ({', '.join(cascade.rules)})"
 
 
-def _captured(examined: Examined) -> list[_Table]:
+def _captured(examined: CheckContext) -> list[_Table]:
     connection = examined.connection
     hidden = (*SYSTEM_DATABASES, examined.watermark_schema)
     unique: dict[TableName, dict[str, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))

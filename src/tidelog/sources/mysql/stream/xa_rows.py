@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
     BinlogRowOf,
     RowsNoticed,
+    RowsOfPreparedTransaction,
     Scanned,
     TableMapSeen,
     XaSeen,
@@ -95,7 +95,7 @@ class XaRows:
                     checksum=events.checksum,
                     file_number=number,
                     offset=offset,
-                    as_of=AsOf(seen.begin, seen.commit_ts),
+                    as_of=RowsOfPreparedTransaction(seen.begin, seen.commit_ts),
                     # Events that are read again begin with what the file says of itself.
                     server_version=events.version if isinstance(events, XaEvents) else (),
                     shift=self._url.pin.shift,

@@ -52,7 +52,7 @@ def check_past(
 
     Raises SourceChangedError.
     """
-    past = Past(confirmed, resume, last)
+    past = TimelineCheck(confirmed, resume, last)
     stream.start(slot, confirmed, publications)
     while not past.ended:
         received = stream.receive(1.0)
@@ -63,7 +63,7 @@ def check_past(
             past.end()
 
 
-class Past:
+class TimelineCheck:
     """Compares pgoutput's messages from ``confirmed`` on. Arguments as `check_past`'s."""
 
     def __init__(self, confirmed: int, resume: Resume, last: LastTransaction | None) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
-from tidelog.codecs.mysql.binlog.items import AsOf, XaSeen, XaState
+from tidelog.codecs.mysql.binlog.items import RowsOfPreparedTransaction, XaSeen, XaState
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
 
@@ -22,7 +22,9 @@ class XaGroups:
         as_of: give the rows of prepared groups, as of the group that committed them.
     """
 
-    def __init__(self, state: ScanState, resumed_at: int, as_of: AsOf | None) -> None:
+    def __init__(
+        self, state: ScanState, resumed_at: int, as_of: RowsOfPreparedTransaction | None
+    ) -> None:
         self._state = state
         self._resumed_at = resumed_at
         self._as_of = as_of

@@ -14,9 +14,9 @@ from tests.support.state_stores import STORES, backend_of
 
 from tidelog.errors import LeaseLostError, Policy, StateConflictError, StateError
 from tidelog.ports import Document
-from tidelog.state import sqlite_election
+from tidelog.state import sqlite
 from tidelog.state.lease import LeaseElection
-from tidelog.state.sqlite_election import SqliteElection
+from tidelog.state.sqlite import SqliteElection
 
 
 @pytest.fixture(params=sorted(STORES))
@@ -181,7 +181,7 @@ def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
 
     a, b = candidate("a"), candidate("b")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_election.fcntl, "flock", refuse)
+        patch.setattr(sqlite.fcntl, "flock", refuse)
         assert a.acquire()
     assert b.acquire() is None
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.capture import log_handle
 from tidelog.app.capture import run as capture_run
+from tidelog.app.capture import standby
 from tidelog.capture import leadership
 from tidelog.capture.catalogue import capture_scope
 from tidelog.eventlog import writer
@@ -92,7 +92,7 @@ def epoch_not_raised(patch: Patch) -> None:
         return found
 
     patch.setattr(lease.LeaseElection, "_look", looking)
-    patch.setattr(log_handle.LogHandle, "newest_epoch", lambda self: 0)
+    patch.setattr(standby.LogHandle, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

@@ -275,8 +275,7 @@ def acknowledged_before_durable(patch: Patch) -> None:
 def bound_read_late(patch: Patch) -> None:
     """Everything that the binlog holds after a chunk's SELECT is taken for visible to it."""
     from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-    from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
-    from tidelog.sources.mysql.chunks.watermarks import binlog_end
+    from tidelog.sources.mysql.chunks.watermarks import BinlogSnapshot, binlog_end
 
     read = MySqlChunkReader.read
 

@@ -25,7 +25,7 @@ from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
-from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids
+from tidelog.sources.mysql.stream.gtids import LoggedGtids
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedError, StorageError
 from tidelog.eventlog.storage import objects
+from tidelog.outputs.lake.delta_log.actions import add, transaction
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add, transaction
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)

@@ -14,7 +14,7 @@ from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.capture.log_handle import WATCH_EVERY_S, LogHandle
+from tidelog.app.capture.standby import WATCH_EVERY_S, LogHandle
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter

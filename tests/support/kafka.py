@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.kafka_jars import KAFKA_JARS, KAFKA_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.server_jars import java, placed
+from tidelog.demo.servers.opensearch import java, placed
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 

@@ -18,7 +18,7 @@ from pyarrow import fs
 from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.server_jars import java, placed
+from tidelog.demo.servers.opensearch import java, placed
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 from tidelog.eventlog.storage.opening import provide_options

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.results import sentences
+from tidelog.cli.client import sentences
 from tidelog.control.commands import _TYPES
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
+from tidelog.cli.inspect import verify_facts
 from tidelog.cli.live.facts import fact_lines, live_facts
 from tidelog.cli.log_format import JsonFormatter, OneLineFormatter
-from tidelog.cli.verify_progress import verify_facts
 from tidelog.system.download_progress import Download
 
 DOCUMENT = {

@@ -12,7 +12,7 @@ import pytest
 from tests.support.demo_documents import ENDED, KILLED, REPORT, RUNNING
 
 from tidelog.cli.live.demo import shown_story, story_screen
-from tidelog.demo.row_counts import DeltaRows
+from tidelog.demo.play import DeltaRows
 from tidelog.demo.story import Story
 from tidelog.system.download_progress import Download
 

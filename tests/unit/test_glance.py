@@ -12,9 +12,8 @@ from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document
-from tidelog.state.metered import MeteredStateStore
 from tidelog.state.opening import open_state
-from tidelog.state.read_cache import StateReadCache
+from tidelog.state.wrappers import MeteredStateStore, StateReadCache
 
 
 def test_each_is_read_once_and_what_the_list_lacks_is_not_asked_for(tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, Stopped
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.staged_files import Attempt, StagedFile
+from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints
 

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
-from tidelog.capture.limits.log_guard import STOP_AFTER_S, LogGuard, WhenLogInDanger
-from tidelog.capture.limits.log_retention import EASED, DangerKind, RetainedLog, danger_of
+from tidelog.capture.limits.log_guard import (
+    EASED,
+    STOP_AFTER_S,
+    DangerKind,
+    LogGuard,
+    RetainedLog,
+    WhenLogInDanger,
+    danger_of,
+)
 from tidelog.errors import LogInDangerError
 
 GIB = 1 << 30

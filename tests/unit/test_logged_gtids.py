@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidSource, GtidsSeen, MariaDbSource
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.records import Resume
-from tidelog.sources.mysql.stream.gtids import GtidSet
-from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids, MariaDbGtids, parse, without
+from tidelog.sources.mysql.stream.gtids import GtidSet, LoggedGtids, MariaDbGtids, parse, without
 
 UUID_A = UUID(int=1)
 SOURCES: dict[Flavor, GtidSource] = {

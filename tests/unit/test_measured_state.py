@@ -8,8 +8,8 @@ import pytest
 
 from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import Document, StateStore
-from tidelog.state.metered import MeteredStateStore
 from tidelog.state.opening import open_state
+from tidelog.state.wrappers import MeteredStateStore
 
 
 @pytest.fixture

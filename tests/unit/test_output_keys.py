@@ -17,8 +17,7 @@ from tidelog.outputs.base import scheduling
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.executors.tasks import Work
-from tidelog.outputs.base.scheduling import JobScheduler
-from tidelog.outputs.base.table_sizes import TablePart
+from tidelog.outputs.base.scheduling import JobScheduler, TablePart
 from tidelog.outputs.base.targets import TargetTables
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.spark.transforms import Step, merges_keys, target_table

@@ -10,8 +10,8 @@ import pytest
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, Policy
 from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.base.scheduling import hash_partition_counts
 from tidelog.outputs.base.schema_evolution import change, described
-from tidelog.outputs.base.table_sizes import hash_partition_counts
 from tidelog.state.sqlite import SqliteState
 
 OLD = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("gone", pa.string())])

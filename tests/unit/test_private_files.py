@@ -21,8 +21,7 @@ from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.sessions.session import scratch_directory
-from tidelog.state.sqlite import SqliteState
-from tidelog.state.sqlite_election import SqliteElection
+from tidelog.state.sqlite import SqliteElection, SqliteState
 from tidelog.system.private_files import seen_by_others
 
 

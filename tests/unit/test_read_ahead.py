@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.errors import StateError
 from tidelog.ports import Document
-from tidelog.state import prefetch
-from tidelog.state.prefetch import PrefetchingStateStore
+from tidelog.state import wrappers
 from tidelog.state.sqlite import SqliteState
+from tidelog.state.wrappers import PrefetchingStateStore
 
 
 class Slow(SqliteState):
@@ -97,7 +97,7 @@ def test_a_change_waits_for_the_look_that_is_under_way(store: Slow) -> None:
 
 
 def test_what_came_long_ago_counts_no_more(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "FRESH_S", 0.0)
+    monkeypatch.setattr(wrappers, "FRESH_S", 0.0)
     ahead = PrefetchingStateStore(store, KEYS)
     time.sleep(2 * store.takes_s)
     store.put("doc/1", "another's", None)

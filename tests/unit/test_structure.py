@@ -10,8 +10,8 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
 PACKAGE = "tidelog"
-MOST_LINES = 400
-MOST_MODULES = 16
+MOST_LINES = 800
+MOST_MODULES = 24
 MOST_ARROWS = 110
 
 

@@ -17,8 +17,7 @@ from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
-from tidelog.cli.watch.lanes import bar
-from tidelog.cli.watch.screen import LEAST, screen
+from tidelog.cli.watch.screen import LEAST, bar, screen
 from tidelog.cli.watch.view import View
 from tidelog.errors import UsageError
 

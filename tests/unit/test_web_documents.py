@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.overview import Overview, overview
-from tidelog.app.web import audit_log, history
-from tidelog.app.web.settings import FROM_VARIABLE, HIDDEN, settings_of
+from tidelog.app.web import history, instance
+from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
 from tidelog.app.web.static_files import page_files
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
@@ -92,10 +92,10 @@ def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
 def test_what_became_of_an_action_is_noted(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
-        first, _ = (audit_log.note(state, name=name) for name in ("anna", "otto"))
-        audit_log.finish(state, first, audit_log.Result.REFUSED)
-        audit_log.finish(state, "gone meanwhile", audit_log.Result.DONE)
-        found = [(row["name"], row.get("result")) for row in audit_log.entries(state)]
+        first, _ = (instance.note(state, name=name) for name in ("anna", "otto"))
+        instance.finish(state, first, instance.Result.REFUSED)
+        instance.finish(state, "gone meanwhile", instance.Result.DONE)
+        found = [(row["name"], row.get("result")) for row in instance.entries(state)]
         assert found == [("otto", None), ("anna", "refused")]
     finally:
         state.close()
@@ -107,21 +107,21 @@ def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -
 
         def act(name: str) -> None:
             for number in range(10):
-                audit_log.note(state, name=name, action="pause-snapshot", about=str(number))
+                instance.note(state, name=name, action="pause-snapshot", about=str(number))
 
         threads = [threading.Thread(target=act, args=(f"n{each}",)) for each in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        rows = audit_log.entries(state)
+        rows = instance.entries(state)
         assert {(row["name"], row["about"]) for row in rows} == {
             (f"n{each}", str(number)) for each in range(3) for number in range(10)
         }
-        for _ in range(audit_log.KEPT):
-            audit_log.note(state, name="last")
-        rows = audit_log.entries(state)
-        assert len(rows) == audit_log.KEPT
+        for _ in range(instance.KEPT):
+            instance.note(state, name="last")
+        rows = instance.entries(state)
+        assert len(rows) == instance.KEPT
         assert {row["name"] for row in rows} == {"last"}
     finally:
         state.close()

@@ -13,8 +13,8 @@ from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
 from tidelog.app.instances import of_pipeline
 from tidelog.app.log_location import log_place
-from tidelog.app.overview.blocked_dumps import reasons, told_holds
 from tidelog.app.overview.build import overview
+from tidelog.app.overview.dump_problems import reasons, told_holds
 from tidelog.app.overview.reader import StatusReader
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
@@ -26,7 +26,7 @@ from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 COMMAND_S: Final = 10.0
 
@@ -147,7 +147,7 @@ def dump_wait(
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
     """Wait until the dump has finished; its summary. ``on_progress`` is told summaries, with
-    ``held``: what holds the dump, see `tidelog.app.overview.blocked_dumps.holds_on`.
+    ``held``: what holds the dump, see `tidelog.app.overview.dump_problems.holds_on`.
 
     Raises:
         UsageError: there is no such dump, and no command that asks for it waits.

@@ -19,7 +19,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 
 class _Told(BaseModel):

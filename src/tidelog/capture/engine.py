@@ -11,19 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.thread_messages import acquired
-from tidelog.capture.emitted_transactions import EmittedTransactionsLog
 from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.limits.read_rate import ReadRate
-from tidelog.capture.progress import CaptureProgress
 from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
-from tidelog.model.records import LogBatch, Resume, Snapshot, ranges_of
+from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     CatalogueChanged,
@@ -39,6 +37,53 @@ from tidelog.ports import (
     WatermarkSeen,
 )
 from tidelog.system import failpoints
+
+
+@dataclass(slots=True)
+class CaptureProgress:
+    """What an engine did, for status.
+
+    ``covered``: all that was committed before this position in the source is durable in the event
+    log, whether or not a record of it says so. ``bytes``: of the records' payloads;
+    ``append_s``: how long appending took, until each segment was durable.
+    """
+
+    position: int = 0
+    covered: int = 0
+    durable: Resume | None = None
+    records: int = 0
+    segments: int = 0
+    bytes: int = 0
+    append_s: float = 0.0
+    next_offset: int = 0
+    last_commit_ts: int = 0
+    buffer_bytes: int = 0
+    buffer_waited_s: float = 0.0
+    open_windows: int = 0
+    retained_bytes: int = 0
+    unseen_transactions: int = 0
+    held: bool = False
+
+
+class EmittedTransactionsLog(Protocol):
+    """What was emitted before this engine started, or is not in its memory any more."""
+
+    def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
+        """Xid → schema ids of its records, for those of ``xids`` that are in the event log."""
+        ...
+
+    def records_of(self, xids: XidRanges, table: TableName) -> Iterable[LogBatch]:
+        """The records of ``xids`` on ``table``, in log order, read as they are asked for."""
+        ...
+
+    def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
+        """The lowest offset of a durable record of ``xids`` on ``table``; None if there is none."""
+        ...
+
+    def max_xid(self) -> int:
+        """The greatest xid in the event log; 0 if there is none."""
+        ...
+
 
 END_S = 30.0
 PAUSED_TURN_S = 0.02

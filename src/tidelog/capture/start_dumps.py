@@ -10,7 +10,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.failed_dumps import lacking
 from tidelog.capture.generation import GAP_KEY
-from tidelog.capture.limits.table_order import in_order
+from tidelog.capture.limits.dump_turns import in_order
 from tidelog.errors import IncompleteDumpError
 from tidelog.ports import Catalogue, StateStore
 

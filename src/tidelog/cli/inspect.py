@@ -5,16 +5,37 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
 from tidelog.cli.exit_codes import stopping
+from tidelog.cli.live.fetching import progress
 from tidelog.errors import UsageError
+from tidelog.system.download_progress import Download
+
+
+def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
+    """What `verify` downloads first, and then the table that it compares, as facts."""
+    fetching = document.get("fetching")
+    if isinstance(fetching, Download):
+        if fetching.done:
+            return [("verify", f"has {fetching.what}", None)]
+        text, share = progress(fetching), fetching.share
+        return [("verify", f"fetches {fetching.what}", None), ("", text, share)]
+    if "number" not in document:
+        return [("verify", document["stage"], None)]
+    number, of = document["number"], document["of"]
+    text = f"table {number} of {of}: {document['table']} with {document['output']}"
+    shown: list[tuple[str, str, float | None]] = [("verify", text, (number - 1) / of)]
+    if "stage" in document:
+        shown.append(("", document["stage"], None))
+    return shown
 
 
 def check(
@@ -253,7 +274,6 @@ def verify(
     from tidelog import app
     from tidelog.cli.live.facts import live_facts
     from tidelog.cli.live.fetching import to_stderr
-    from tidelog.cli.verify_progress import verify_facts
     from tidelog.system.download_progress import report_downloads
 
     quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone

@@ -10,8 +10,8 @@ from typing import Any
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.limits.dump_turns import in_order
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
-from tidelog.capture.limits.table_order import in_order
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.control.channels.signal_intake import skipped
 from tidelog.control.commands import (

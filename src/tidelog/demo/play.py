@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -9,20 +13,201 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidelog import Config, ExecuteSnapshot, app
 from tidelog.app.dumps.chunks import chunks_of
 from tidelog.capture.start_dumps import INITIAL_DUMP
-from tidelog.demo.background import BackgroundCall
-from tidelog.demo.capture_process import CaptureProcess
-from tidelog.demo.row_counts import RowCounts
-from tidelog.demo.shop import TABLES, Sizes
+from tidelog.demo.servers.watcher import Watcher
+from tidelog.demo.shop import TABLES, Shop, Sizes
 from tidelog.demo.story import Story
 from tidelog.demo.workload import Workload, create_shop, open_shop
-from tidelog.errors import TidelogError
+from tidelog.errors import TidelogError, UsageError
+
+EVERY_S = 1.0
+
+
+class DeltaRows:
+    """Rows of a Delta table by the files of its log, which cost no Spark job.
+
+    Each commit adds and removes data files, and says how many rows are in one. It reads commits
+    alone, not checkpoints: for a table that is so young that all of them are there.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self._log = table / "_delta_log"
+        self._next = 0
+        self._rows_of: dict[str, int] = {}
+
+    def count(self) -> int:
+        """As of the newest commit; 0 without a table."""
+        while True:
+            try:
+                text = (self._log / f"{self._next:020}.json").read_text()
+            except FileNotFoundError:
+                return sum(self._rows_of.values())
+            self._apply([json.loads(line) for line in text.splitlines()])
+            self._next += 1
+
+    def _apply(self, actions: list[dict[str, Any]]) -> None:
+        """Files that are removed first: one whose rows were marked as deleted is added anew."""
+        for removed in (action["remove"] for action in actions if "remove" in action):
+            self._rows_of.pop(removed["path"], None)
+        for added in (action["add"] for action in actions if "add" in action):
+            gone = (added.get("deletionVector") or {}).get("cardinality", 0)
+            stats = json.loads(added.get("stats") or "{}")
+            self._rows_of[added["path"]] = stats.get("numRecords", 0) - gone
+
+
+class RowCounts:
+    """Counts both sides again and again, on a thread of its own. A context manager.
+
+    Args:
+        open_shop: a connection of its own.
+        lake: the directory of the shop's Delta tables.
+    """
+
+    def __init__(self, open_shop: Callable[[], Shop], lake: Path) -> None:
+        self._open_shop = open_shop
+        self._copies = {table: DeltaRows(lake / table) for table in TABLES}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo-counts", daemon=True)
+        self.source: dict[str, int] = {}
+        self.lake: dict[str, int] = {}
+
+    def __enter__(self) -> RowCounts:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        # Without the server, which ends first where the demo is interrupted, it ends as well.
+        with suppress(Exception), self._open_shop() as shop:
+            while not self._ended.wait(EVERY_S):
+                self.look(shop)
+
+    def look(self, shop: Shop) -> None:
+        """Count now."""
+        with shop.transaction(commit=False):
+            self.source = {table: shop.count(table) for table in TABLES}
+        self.lake = {table: copy.count() for table, copy in self._copies.items()}
+
+
+_END_S = 30.0
+_SAID_LINES = 5
+
+
+class CaptureProcess:
+    """It ends with this process, whatever ends that.
+
+    Args:
+        config_file: its configuration.
+        log_file: what it complains of is appended there.
+    """
+
+    def __init__(self, config_file: Path, log_file: Path) -> None:
+        self._config_file = config_file
+        self._log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
+
+    def start(self) -> None:
+        """Returns at once: it leads some seconds later."""
+        command = [sys.executable, "-m", "tidelog", "capture", str(self._config_file), "--json"]
+        # A checkout that is not installed is on the path of this process alone.
+        path = os.pathsep.join(filter(None, sys.path))
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path},
+                # Ctrl-C at a terminal must reach us alone: we end it in order.
+                start_new_session=True,
+            )
+        self._watcher = Watcher(self._process.pid, "KILL")
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise UsageError("capture is not started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: it can do nothing about it, and nothing after it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._ended()
+
+    def stop(self) -> None:
+        """Let it end in order; kill it if that takes too long."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._ended()
+
+    def said(self) -> str:
+        """What it complained of last."""
+        try:
+            lines = self._log_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "\n".join(lines[-_SAID_LINES:]) or "it said nothing"
+
+    def _ended(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.close()
+
 
 T = TypeVar("T")
+
+
+class BackgroundCall(Generic[T]):
+    """Begun at once; `result` waits for it. It does not keep the process from ending."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: list[T] = []
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._call())
+        except BaseException as failure:  # noqa: BLE001 - raised by result
+            self._failure = failure
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Has it ended by then? Raises nothing."""
+        self._thread.join(timeout_s)
+        return not self.running
+
+    def result(self) -> T:
+        """What it returned, or raises what it raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._value[0]
+
 
 TRANSACTIONS_PER_S = 200
 KILL_AT = 0.35

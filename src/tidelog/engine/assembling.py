@@ -15,11 +15,11 @@ from tidelog.engine.callables import (
     refuse_coroutine_function,
 )
 from tidelog.engine.committing import MOST_OPEN_BATCHES, TaskCommitter
-from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
+    Clock,
     Connector,
     Consumer,
     OnCompletion,

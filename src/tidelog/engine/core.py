@@ -17,15 +17,17 @@ from typing import Any, Literal
 
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
-from tidelog.engine.contexts import Clock, ConnectorContext, TaskContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
+    Clock,
     Connector,
+    ConnectorContext,
     Happened,
     OnCompletion,
     OnConnector,
     RecordService,
     SourceTask,
+    TaskContext,
     Transform,
 )
 from tidelog.engine.processing.consumer_loop import ConsumerLoop

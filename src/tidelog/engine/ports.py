@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from tidelog.engine.events import Event, Events
+from tidelog.engine.options import CommitPolicy, EngineOptions
 
 T = TypeVar("T")
 
@@ -150,3 +151,28 @@ OnConnector = Callable[[Happened], Any]
 OnCompletion = Callable[[bool, str, BaseException | None], Any]
 Consumer = Callable[[Any], Any]
 ChangeConsumer = Callable[[Any, Committer], Any]
+
+
+Clock = Callable[[], float]
+"""Seconds that never go back, as `time.monotonic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """The context of one task. ``task`` reads its offset (`committed`) and writes it (`commit`)."""
+
+    name: str
+    task: SourceTask
+    offset_commit_policy: CommitPolicy
+    clock: Clock
+    transforms: Sequence[Transform]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorContext:
+    """The context of the connector; ``tasks`` is empty until they have been made."""
+
+    options: EngineOptions
+    clock: Clock
+    transforms: Sequence[Transform]
+    tasks: Sequence[TaskContext]

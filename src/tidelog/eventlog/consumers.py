@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
-from tidelog.eventlog.checksummed_json import sealed, unsealed
+from tidelog.eventlog.log_files import sealed, unsealed
 from tidelog.eventlog.storage.port import Storage
 
 _FOLDER: Final = "consumers"

@@ -21,7 +21,7 @@ from tidelog.model.schema import TableName
 
 
 class EmittedTransactions:
-    """`tidelog.capture.emitted_transactions.EmittedTransactionsLog` over an event log.
+    """`tidelog.capture.engine.EmittedTransactionsLog` over an event log.
     Thread-safe.
     """
 

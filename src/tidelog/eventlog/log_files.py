@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import time
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -14,10 +18,63 @@ from tidelog.errors import (
     SourceChangedError,
     StorageError,
 )
-from tidelog.eventlog.checksummed_json import sealed, unsealed
 from tidelog.eventlog.layout import FORMAT, is_segment_name
 from tidelog.eventlog.storage.port import Storage, Tag
 from tidelog.ports import SourceId
+
+CHECKSUM: Final = "crc32"
+
+
+def sealed(document: Mapping[str, Any], *, indent: int | None = None) -> bytes:
+    """The document with its checksum, as a file; ``indent``: for people, in their letters."""
+    whole = {**document, CHECKSUM: _checksum(document)}
+    return json.dumps(whole, ensure_ascii=indent is None, indent=indent).encode()
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """The document of a file, without its checksum.
+
+    Raises:
+        ValueError: it is torn, is no JSON object, or does not match its checksum.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    if CHECKSUM in document and document.pop(CHECKSUM) != _checksum(document):
+        raise ValueError("it does not match its checksum")
+    return document
+
+
+def _checksum(document: Mapping[str, Any]) -> int:
+    plain = json.dumps(document, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return zlib.crc32(plain.encode())
+
+
+def new_numbers(
+    storage: Storage,
+    folder: str,
+    pattern: re.Pattern[str],
+    name_of: Callable[[int], str],
+    known: Collection[int],
+) -> list[int]:
+    """Numbers of the folder's files that are not known yet, in order.
+
+    A listing is of no one moment, neither a directory's nor a bucket's: it may hold a file, and not
+    the one before, which was created while it went on. Who took that for all there are would number
+    the same thing twice. So what lies below the last one listed counts as listed; such a file is
+    missing only if somebody took it away.
+
+    Where requests are paid, a listing costs twelve times what it costs to ask for the next number.
+    """
+    if storage.parallel > 1 and known:
+        last = max(known)
+        while storage.tag(name_of(last + 1)) is not None:
+            last += 1
+    else:
+        listed = (pattern.fullmatch(name) for name in storage.names(folder))
+        last = max((int(match[1]) for match in listed if match), default=0)
+    return [number for number in range(1, last + 1) if number not in known]
+
 
 LOG_FILE: Final = "log.json"
 CHAIN_FILE: Final = "chain.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.numbered_files import new_numbers
+from tidelog.eventlog.log_files import new_numbers
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
 

@@ -16,7 +16,7 @@ import time
 from typing import Any, Final
 
 from tidelog.errors import PreflightError, StateConflictError
-from tidelog.eventlog.checksummed_json import sealed, unsealed
+from tidelog.eventlog.log_files import sealed, unsealed
 from tidelog.eventlog.storage.port import Storage
 from tidelog.ports import StateStore
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,15 +25,59 @@ from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
 from tidelog.eventlog.polling.host_notes import HostNotes
-from tidelog.eventlog.record_counts import RecordCounts
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import encode, to_record_batches
+from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Guard, Storage
 from tidelog.eventlog.unused_offsets import first_offset_after
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """Counts and bounds of a segment's records; None: there are none.
+
+    ``rows_by_schema`` counts control records as schema 0, ``rows_by_table`` leaves them out.
+    """
+
+    rows_by_schema: dict[int, int]
+    rows_by_table: dict[str, int]
+    payload_bytes: int
+    first_position: int | None
+    last_position: int | None
+    min_xid: int | None
+    max_xid: int | None
+
+    @classmethod
+    def of(cls, records: Sequence[pa.RecordBatch], table: Callable[[int], str]) -> RecordCounts:
+        """``table``: the name of a schema id's table."""
+        by_schema: Counter[int] = Counter()
+        xids: list[int] = []
+        for record in records:
+            counts = np.bincount(record.column("schema_id").to_numpy())
+            for schema_id in np.flatnonzero(counts).tolist():
+                by_schema[schema_id] += int(counts[schema_id])
+            xid = record.column("xid").to_numpy()
+            present = xid[xid > 0]
+            if len(present):
+                xids += [int(present.min()), int(present.max())]
+        by_table: Counter[str] = Counter()
+        for schema_id, rows in by_schema.items():
+            if schema_id:
+                by_table[table(schema_id)] += rows
+        positions = [record.column("position") for record in records]
+        return cls(
+            rows_by_schema=dict(by_schema),
+            rows_by_table=dict(by_table),
+            payload_bytes=sum(map(payload_bytes, records)),
+            first_position=positions[0][0].as_py() if positions else None,
+            last_position=positions[-1][-1].as_py() if positions else None,
+            min_xid=min(xids, default=None),
+            max_xid=max(xids, default=None),
+        )
+
 
 _FENCE_ATTEMPTS: Final = 100
 

@@ -14,14 +14,14 @@ OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "kind of output",
     {
         "delta": "tidelog.outputs.lake.kinds:DELTA",
-        "files": "tidelog.outputs.files.kind:KIND",
-        "http": "tidelog.outputs.http.kind:KIND",
+        "files": "tidelog.outputs.files.config:KIND",
+        "http": "tidelog.outputs.http.config:KIND",
         "iceberg": "tidelog.outputs.lake.kinds:ICEBERG",
-        "kafka": "tidelog.outputs.kafka.kind:KIND",
-        "opensearch": "tidelog.outputs.opensearch.kind:KIND",
-        "python": "tidelog.outputs.custom.kind:KIND",
-        "postgres": "tidelog.outputs.database.kinds:POSTGRES",
-        "mysql": "tidelog.outputs.database.kinds:MYSQL",
+        "kafka": "tidelog.outputs.kafka.config:KIND",
+        "opensearch": "tidelog.outputs.opensearch.config:KIND",
+        "python": "tidelog.outputs.custom.config:KIND",
+        "postgres": "tidelog.outputs.database.config:POSTGRES",
+        "mysql": "tidelog.outputs.database.config:MYSQL",
     },
 )
 
@@ -51,7 +51,7 @@ STATES: Registry[StateBackend] = Registry(
     "tidelog.state",
     "scheme of state.url",
     {
-        "sqlite": "tidelog.state.sqlite_election:BACKEND",
+        "sqlite": "tidelog.state.sqlite:BACKEND",
         "log": "tidelog.state.log_store:BACKEND",
         "zookeeper": "tidelog.state.zookeeper:BACKEND",
         "postgresql": "tidelog.state.postgres:BACKEND",

@@ -9,23 +9,213 @@ and count as unsettled if they never rest (docs/adr/0013).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.spark import transforms
+from tidelog.spark.arrow_frames import map_in_arrow
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.key_frames import as_text, with_nan
 from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import Step, steps_of
-from tidelog.verify.digests import within
+from tidelog.verify.digests import held_as, within
 from tidelog.verify.model import ALL, Copy, Key, Range, Source, TableReport
-from tidelog.verify.rows import Found, RowDifferences
 from tidelog.verify.source_key_text import spellings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KINDS = ("missing", "surplus", "different", "unsettled", "foreign")
+
+
+@dataclass(slots=True)
+class Found:
+    """Unequal rows by kind: how many, and keys of some of them; of foreign ones, of the output
+    alone, no value is one of the source's key.
+    """
+
+    counts: dict[str, int]
+    keys: dict[str, list[Key]]
+
+    @property
+    def definite(self) -> int:
+        return sum(self.counts[kind] for kind in KINDS[:3])
+
+    @property
+    def definite_keys(self) -> list[Key]:
+        return [key for kind in KINDS[:3] for key in self.keys[kind]]
+
+
+class RowDifferences:
+    """Rows that differ between ``source`` and ``output``, computed once when it is made: a later
+    write to either never changes them. (``persist`` would let it: Spark computes cached frames anew
+    once a table that they read was written to, in any session.)
+
+    Args:
+        source: its types are what values are compared as.
+        output: may hold a value in another type.
+        columns: to be compared.
+        key: of them, what rows are matched by.
+        keys: rows with another key are left out.
+        nan_key: columns of the key of which null means ``NaN`` (`TableSchema.nan_key`).
+    """
+
+    def __init__(
+        self,
+        source: DataFrame,
+        output: DataFrame,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Key] | None = None,
+        nan_key: Collection[str] = (),
+    ) -> None:
+        self._names = [f"k{place}" for place in range(len(key))]
+        found = _unequal(source, output, columns, key, keys, nan_key)
+        self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        self.count = self._frame.count()
+
+    def judged(self, changed: DataFrame | bool, most: dict[str, int]) -> Found:
+        """What they are. Those with a key of ``changed`` (True: all) are unsettled.
+
+        Args:
+            changed: as `tidelog.spark.changes.changed_keys.changed_keys` gives it.
+            most: how many keys of each kind are named at most, about.
+        """
+        frame = self._frame
+        foreign = f.col("kind") == "foreign"
+        if changed is True:
+            frame = frame.withColumn("kind", f.when(foreign, "foreign").otherwise("unsettled"))
+        elif changed is not False:
+            same: Column = f.lit(True)
+            other = changed.withColumnsRenamed({name: f"t_{name}" for name in self._names})
+            for name in self._names:
+                same &= f.col(name).eqNullSafe(f.col(f"t_{name}"))
+            frame = frame.join(other, same, "left").select(
+                f.when(f.col("changed") & ~foreign, "unsettled")
+                .otherwise(f.col("kind"))
+                .alias("kind"),
+                *self._names,
+            )
+        shape = StructType(
+            [
+                StructField("kind", StringType()),
+                StructField("n", LongType()),
+                StructField("named", BooleanType()),
+                *(StructField(name, StringType()) for name in self._names),
+            ]
+        )
+        counts = dict.fromkeys(KINDS, 0)
+        keys: dict[str, list[Key]] = {kind: [] for kind in KINDS}
+        for row in map_in_arrow(frame, _Few({"foreign": 0, **most}), shape).collect():
+            kind = row["kind"]
+            counts[kind] += row["n"]
+            if row["named"] and len(keys[kind]) < most[kind]:
+                keys[kind].append(tuple(row[name] for name in self._names))
+        return Found(counts, keys)
+
+
+def _unequal(
+    source: DataFrame,
+    output: DataFrame,
+    columns: Sequence[str],
+    key: Sequence[str],
+    keys: Sequence[Key] | None,
+    nan_key: Collection[str],
+) -> DataFrame:
+    """``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
+    others = [name for name in columns if name not in key]
+    kinds = {field.name: field.dataType for field in source.schema.fields}
+    names = [f"k{i}" for i in range(len(key))]
+
+    def side(frame: DataFrame, mark: str) -> DataFrame:
+        # An output may keep a value in another type (an enum as text): as the source's it counts.
+        sql = {name: held_as(frame, name, kinds[name]) for name in columns}
+        values = {name: (f.expr(held), f.expr(sound)) for name, (held, sound) in sql.items()}
+        sound: Column = f.lit(True)
+        for name in others:
+            sound &= values[name][1]
+        of_key = [f.when(values[n][1], _of_key(values[n][0], n in nan_key)) for n in key]
+        held = [values[n][0].alias(f"c{i}") for i, n in enumerate(others)]
+        found = frame.select(
+            *[value.alias(name) for value, name in zip(of_key, names, strict=True)],
+            f.struct(*held, sound.alias("sound")).alias(mark),
+        )
+        return found if keys is None else _of_keys(found, names, keys)
+
+    joined = side(source, "l").join(side(output, "r"), names, "full_outer")
+    no_key: Column = f.lit(False)
+    for name in names:
+        no_key |= f.col(name).isNull()
+    kind = (
+        f.when(f.col("r").isNull(), "missing")
+        .when(f.col("l").isNull() & no_key, "foreign")
+        .when(f.col("l").isNull(), "surplus")
+        .when(~f.col("l").eqNullSafe(f.col("r")), "different")
+    )
+    texts = [as_text(name, joined.schema[name].dataType).alias(name) for name in names]
+    return joined.select(kind.alias("kind"), *texts).where("kind is not null")
+
+
+def _of_key(value: Column, may_be_nan: bool) -> Column:
+    """A value of the key as a join column: never null."""
+    return with_nan(value.cast("string")) if may_be_nan else value
+
+
+def _of_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> DataFrame:
+    """The rows with one of ``keys``, whose columns are ``names``."""
+    columns = ", ".join(f"w{i} string" for i in range(len(names)))
+    wanted = f.broadcast(frame.sparkSession.createDataFrame(list(keys), columns))
+    conditions = [
+        as_text(name, frame.schema[name].dataType).eqNullSafe(wanted[f"w{i}"])
+        for i, name in enumerate(names)
+    ]
+    condition = conditions[0]
+    for other in conditions[1:]:
+        condition &= other
+    return frame.join(wanted, condition, "left_semi")
+
+
+class _Few:
+    """Keeps at most so many of each task's rows (kind, key) of a kind; the others are counted, with
+    no key.
+    """
+
+    def __init__(self, most: dict[str, int]) -> None:
+        self._most = most
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left = dict(self._most)
+        for batch in batches:
+            for kind in pc.unique(batch.column(0)).to_pylist():
+                of_kind = batch.filter(pc.equal(batch.column(0), kind))
+                few = of_kind.slice(0, left[kind])
+                left[kind] -= len(few)
+                if len(few):
+                    ones = pa.array(np.ones(len(few), np.int64))
+                    named = pa.array(np.ones(len(few), np.bool_))
+                    yield _named([few.column(0), ones, named, *few.columns[1:]], batch)
+                rest = len(of_kind) - len(few)
+                if rest:
+                    none = [pa.nulls(1, pa.string()) for _ in batch.schema.names[1:]]
+                    count = pa.array([rest], pa.int64())
+                    yield _named([pa.array([kind]), count, pa.array([False]), *none], batch)
+
+
+def _named(columns: list[pa.Array], batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = ["kind", "n", "named", *batch.schema.names[1:]]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
 
 MOST_KEYS = 1_000
 MOST_UNSETTLED = 20_000  # looked at again by key

@@ -20,7 +20,7 @@ from tests.faults.outputs.target import Target
 from tests.faults.outputs.targets import TARGETS
 from tests.support.build_log import BuiltLog
 
-from tidelog.spark.delivery.output_group import OutputGroup
+from tidelog.spark.delivery.run import OutputGroup
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 

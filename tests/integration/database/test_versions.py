@@ -17,7 +17,7 @@ from tests.support.payloads import table_schema
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.database import metadata_tables, mysql_session, postgres_session, texts
+from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
 from tidelog.outputs.database.layout import gone_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
@@ -199,7 +199,7 @@ def test_a_session_that_stands_still_amid_a_transaction_holds_nobody_up_for_long
 ) -> None:
     """Its process is frozen, or its host gone without a word."""
     copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
-    for module in (postgres_session, mysql_session):
+    for module in (postgres, mysql):
         monkeypatch.setattr(module, "STILL_S", 1)
     still, later = copy.dialect.connect("test"), copy.dialect.connect("test")
     own, run = copy.own, metadata_tables.run_name("out", "generation")
@@ -232,7 +232,7 @@ def test_a_copy_that_gets_no_rows_is_ended(copy: Copy, monkeypatch: pytest.Monke
 
     batch = changes(copy.table, ("u", 11, row(1, "b")))
     with monkeypatch.context() as patched:
-        patched.setattr(postgres_session, "_COPY_S", 1)
+        patched.setattr(postgres, "_COPY_S", 1)
         patched.setattr(texts, "lines", late)
         with pytest.raises(OutputError, match="statement timeout"):
             copy.write(batch)

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from tests import executors
 from tests.support.engines import Gates, committed, engine, orders_log, running, until
 
-from tidelog.app.async_engine.on_spark import on_spark
+from tidelog.app.async_engine.engine import on_spark
 from tidelog.config import parse_config
 from tidelog.engine.events import Event
 

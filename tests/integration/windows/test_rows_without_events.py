@@ -11,7 +11,7 @@ from tests.integration.windows.live import LOCALLY, Live, at, replay, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
-from tidelog.capture.catalogue import transaction_wait
+from tidelog.capture.catalogue import catalogue_watch
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 
 pytestmark = pytest.mark.integration
@@ -198,7 +198,7 @@ def test_dump_that_waits_for_an_old_transaction_says_so(
     live: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever that transaction does, and wherever: it holds up the snapshot."""
-    monkeypatch.setattr(transaction_wait, "TOLD_AFTER_S", 0.3)
+    monkeypatch.setattr(catalogue_watch, "TOLD_AFTER_S", 0.3)
     capture = ten_rows(live(snapshot="initial"))
     capture.wait_for(capture.completions, "the initial dump")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import columns_that_may_lack
 from tidelog.model.schema import Column, TableName, TableSchema
 
 COLUMNS = tuple(

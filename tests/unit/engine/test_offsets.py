@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.engines import Gates, orders_log
 
-from tidelog.engine.committing import TaskCommitter
-from tidelog.engine.offsets import CompletedEvents
+from tidelog.engine.committing import CompletedEvents, TaskCommitter
 from tidelog.engine.options import EngineOptions
 
 

@@ -14,9 +14,9 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import delivered_schema
-from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import (
+    AppendWork,
     RangeOfTable,
     RewriteWork,
     rewrite_files,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.demo.servers import mysql_binaries, postgres_jars
-from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS
+from tidelog.demo.servers import mysql_binaries, postgres_binaries
+from tidelog.demo.servers.opensearch import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
@@ -113,7 +113,7 @@ def test_a_program_that_fetches_is_looked_at_and_ended(tmp_path: Path) -> None:
 
 def test_pinned_sizes_are_those_of_the_jars() -> None:
     pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
-    pinned += postgres_jars.JARS.values()
+    pinned += postgres_binaries.JARS.values()
     pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
     for jar in pinned:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.errors import OutputRefusedError
-from tidelog.spark.delivery.output_group import OutputGroup
+from tidelog.spark.delivery.run import OutputGroup
 
 
 class Stream:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +20,10 @@ from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.event_stream import MOST_OPEN_BATCHES as STREAMED_BATCHES
 from tidelog.app.async_engine.event_stream import EventStream
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
-from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
+from tidelog.app.pipeline.dependencies import check_spark
+from tidelog.app.pipeline.run import session
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
@@ -31,10 +33,10 @@ from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.engine.committing import MOST_OPEN_BATCHES
-from tidelog.engine.contexts import ConnectorContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
+    ConnectorContext,
     Consumer,
     OnCompletion,
     OnConnector,
@@ -43,9 +45,22 @@ from tidelog.engine.ports import (
     Transform,
 )
 from tidelog.engine.processing.dead_letters import DeadLetterFile
+from tidelog.engine.processing.workers import EventWork, MakeWorkers, Workers
 from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
+
+
+def on_spark(config: Config) -> MakeWorkers:
+    """What makes them. They use the session that runs, or one as `tidelog pipeline` starts it."""
+
+    def make(count: int, work: EventWork) -> Workers:
+        check_spark(config)
+        from tidelog.spark.engine_jobs import SparkWorkers
+
+        return SparkWorkers(partial(session, config), count, work)
+
+    return make
 
 
 class AsyncEngine:

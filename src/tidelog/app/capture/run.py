@@ -4,43 +4,56 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
-from tidelog.app.capture.log_handle import LogHandle
 from tidelog.app.capture.maintenance import LogMaintenanceTask
 from tidelog.app.capture.notify import OnNotification
-from tidelog.app.capture.options import capture_options, dump_options
-from tidelog.app.capture.readiness import Readiness
 from tidelog.app.capture.source_check import SourceCheck
-from tidelog.app.capture.state_preload import read_ahead
-from tidelog.app.dumps.resume_position import Gaps
+from tidelog.app.capture.standby import LogHandle, Readiness
+from tidelog.app.dumps.gap_recovery import PASSED_KEY, Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.http_server import Serving, open_serving
 from tidelog.app.instances import InstanceRegistration, this_holder
 from tidelog.app.log_location import log_place, seen_later, start_offset
-from tidelog.app.sources.kinds import source_kind
+from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.table_patterns import tell_unmatched
-from tidelog.capture.activity.log import Activity, CountingAppender
-from tidelog.capture.catalogue.capture_scope import CaptureScope
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import CheckingCatalogue, UnsupportedTables
+from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
+from tidelog.capture.catalogue.capture_scope import SCOPE_KEY, CaptureScope
+from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
+from tidelog.capture.catalogue.unsupported_tables import (
+    REFUSED_KEY,
+    CheckingCatalogue,
+    UnsupportedTables,
+)
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.generation import StatusStore, check_lost
+from tidelog.capture.dumps.missing_rows import REFETCH_KEY
+from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
+from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.generation import (
+    CONSENT_KEY,
+    GAP_KEY,
+    GENERATION_KEY,
+    STATUS_KEY,
+    StatusStore,
+    check_lost,
+)
 from tidelog.capture.handover import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.limits.dump_gate import DumpGate
-from tidelog.capture.limits.log_guard import LogGuard, WhenLogInDanger
-from tidelog.capture.limits.pauses import LogSwitch
+from tidelog.capture.limits.log_guard import GIVEN_UP_KEY, LogGuard, WhenLogInDanger
+from tidelog.capture.limits.pauses import LOG_KEY, LogSwitch
 from tidelog.capture.maintenance import SessionMaintenance
 from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
@@ -54,10 +67,12 @@ from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import GapError
 from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.owner import claim
+from tidelog.eventlog.owner import STORE_KEY, claim
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.model.dump_options import DumpOptions
+from tidelog.model.log_locations import is_url
 from tidelog.ports import (
     CatalogueChanged,
     RelationNamed,
@@ -66,8 +81,47 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.metered import MeteredStateStore
-from tidelog.state.opening import fenced, look_every_s, open_state
+from tidelog.state.opening import fenced, look_every_s, open_state, sparing
+from tidelog.state.wrappers import MeteredStateStore, PrefetchingStateStore
+
+KEYS: Final = (
+    STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
+    GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, SCOPE_KEY, GAP_KEY, RELATIONS_KEY,
+    STATUS_KEY,
+)  # fmt: skip
+
+
+def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
+    """``state``, with what is read at a start asked for."""
+    if not sparing(config.state.place):
+        return state
+    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
+    return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
+
+
+IDLE_POSITION_S = 60.0
+"""Between two positions without records, in a log on an object store: each costs requests, here and
+of all who read.
+"""
+
+
+def capture_options(config: Config) -> CaptureOptions:
+    """Of ``capture``."""
+    capture = config.capture
+    options = CaptureOptions(
+        flush_bytes=capture.flush_bytes,
+        flush_s=capture.flush_ms / 1000,
+        buffer_bytes=capture.buffer_bytes,
+        read_bytes_per_s=capture.read_bytes_per_second,
+    )
+    paid = is_url(config.log.path)
+    return replace(options, idle_position_s=IDLE_POSITION_S) if paid else options
+
+
+def dump_options(config: Config) -> DumpOptions:
+    """Of ``dump``, for dumps that say nothing else."""
+    dump = config.dump
+    return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
 
 class Capture:

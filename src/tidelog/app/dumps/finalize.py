@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from tidelog.app.log_location import log_place
-from tidelog.app.overview.blocked_dumps import reasons, told_holds
+from tidelog.app.overview.dump_problems import reasons, told_holds
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause_of
@@ -17,7 +17,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2

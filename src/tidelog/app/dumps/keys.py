@@ -24,7 +24,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # begins the names of key sets that come with a command

@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog.app.metrics.counter_starts import CounterStarts
 from tidelog.app.metrics.definitions import Metric
 from tidelog.app.metrics.reader import Known, Readings
 from tidelog.config.otlp import Otlp
@@ -18,6 +18,52 @@ from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.control.channels.api_protocol import ApiBackend
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A counter as it was told last. ``since_ns``: of the leadership."""
+
+    since_ns: int
+    start_ns: int
+    at_ns: int
+    value: float
+
+
+class CounterStarts:
+    """Remembers each counter that this process has told."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, tuple[str, ...]], _Seen] = {}
+
+    def of(
+        self, metric: Metric, labels: tuple[str, ...], value: float, since_ns: int, now_ns: int
+    ) -> int:
+        """Since when the counter counts, in nanoseconds since 1970: the leadership, but when it was
+        told first if it outlives leaderships, or nobody knows since when these last: then its
+        first value has no time in which it grew, and stands for no rate (OpenTelemetry, metrics
+        data model, "Cumulative streams: handling unknown start time"). One that went down was
+        begun anew since it was told last.
+
+        Args:
+            metric: of which it is one.
+            labels: their values.
+            value: how far it is.
+            since_ns: the leadership; 0: not known.
+            now_ns: when it has this value.
+        """
+        key = (metric.name, labels)
+        since_ns = 0 if metric.of_output else since_ns
+        seen = self._seen.get(key)
+        if seen is None or seen.since_ns != since_ns:
+            start_ns = since_ns or now_ns
+        elif value < seen.value:
+            start_ns = seen.at_ns
+        else:
+            start_ns = seen.start_ns
+        self._seen[key] = _Seen(since_ns, start_ns, now_ns, value)
+        return start_ns
+
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.app.metrics.reader import Readings
-from tidelog.control.channels.rate_limit import TokenRateLimit
-from tidelog.control.channels.tokens import TAKEN, admitted
+from tidelog.control.channels.rate_limit import TAKEN, TokenRateLimit, admitted
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4

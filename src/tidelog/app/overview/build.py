@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tidelog.app.overview.blocked_dumps import as_held, holds_on, reasons
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.app.overview.document import (
     VERSION,
@@ -17,16 +16,96 @@ from tidelog.app.overview.document import (
     RunningDump,
     Severity,
     SourceHealth,
+    Table,
+    TableCaptureState,
     TableInProgress,
     VerifyResult,
 )
+from tidelog.app.overview.dump_problems import (
+    as_held,
+    dump_goes_on,
+    holds_on,
+    reasons,
+    table_has_ended,
+)
 from tidelog.app.overview.engines import engine_health, engine_problems
-from tidelog.app.overview.finished_dumps import dump_goes_on, table_has_ended
 from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.summary import answers_of
-from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.limits.log_retention import RetainedLog
+from tidelog.capture.limits.log_guard import RetainedLog
 from tidelog.model.units import brief_span
+
+_DUMPED = "done"
+_READING = "running"
+
+
+def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
+    """All that are known, by name."""
+    activity: Mapping[str, Mapping[str, Any]] = status.get("activity") or {}
+    troubles = dict(_troubles(status))
+    dumping = _dumping(status)
+    dumped = dumped_of(status)
+    names = {*(status.get("captured") or ()), *troubles, *dumping, *dumped}
+    for name in sorted(names):
+        state, reason, remedy = troubles.get(name) or (
+            dumping.get(name, TableCaptureState.CAPTURED),
+            "",
+            "",
+        )
+        seen, last = activity.get(name) or {}, dumped.get(name) or {}
+        yield Table(
+            table=name,
+            state=state,
+            reason=reason,
+            remedy=remedy,
+            records=seen.get("records", 0),
+            last_record_ms=seen.get("last_ms"),
+            dumped_ms=last.get("finished_ms"),
+            dumped_rows=last.get("rows_read"),
+        )
+
+
+def _troubles(
+    status: Mapping[str, Any],
+) -> Iterator[tuple[str, tuple[TableCaptureState, str, str]]]:
+    """The worst comes last, and counts."""
+    for each in status.get("failed") or ():
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["reason"], "")
+    for each in status.get("to_repeat") or ():
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["failed"], "")
+    for kind, state in (
+        ("inserts_only", TableCaptureState.INSERTS_ONLY),
+        ("refused", TableCaptureState.REFUSED),
+    ):
+        for each in status.get(kind) or ():
+            yield each["table"], (state, each["reason"], each.get("remedy") or "")
+
+
+def _dumping(status: Mapping[str, Any]) -> dict[str, TableCaptureState]:
+    found: dict[str, TableCaptureState] = {}
+    for dump in status.get("dumps") or ():
+        if not dump_goes_on(dump):
+            continue
+        for table in dump.get("tables") or ():
+            if table.get("status") == _READING:
+                found[table["table"]] = TableCaptureState.DUMPING
+            elif table.get("status") == "pending":
+                found.setdefault(table["table"], TableCaptureState.DUMP_WAITS)
+    return found
+
+
+def dumped_of(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The newest dump of each whole table that is told of, by table."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for dump in status.get("dumps") or ():
+        for table in dump.get("tables") or ():
+            ended = table.get("finished_ms")
+            part = table.get("where") is not None or table.get("key_set") is not None
+            if table.get("status") != _DUMPED or not ended or part:
+                continue
+            if ended >= found.get(table["table"], {}).get("finished_ms", 0):
+                found[table["table"]] = table
+    return found
+
 
 LANES_SHOWN = 12
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)

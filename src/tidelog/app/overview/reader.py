@@ -11,7 +11,6 @@ from tidelog.app import last_check
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.instances import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.app.log_location import log_place
-from tidelog.app.overview.activity import activity_of
 from tidelog.app.overview.engines import owners_of
 from tidelog.app.overview.outputs import consumers_of
 from tidelog.app.verify.last_result import KEY as VERIFIED_KEY
@@ -24,8 +23,20 @@ from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, StateStore
 from tidelog.state.opening import open_election
-from tidelog.state.read_cache import StateReadCache
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
+
+
+def activity_of(log: EventLog) -> dict[str, dict[str, Any]]:
+    """For status: ``records`` and ``last_ms`` by table. Made of the chain's metadata alone."""
+    found: dict[str, dict[str, Any]] = {}
+    for meta in log.chain(log.info.start_offset).segments:
+        for table, rows in meta.rows_by_table.items():
+            if not rows:
+                continue
+            seen = found.setdefault(table, {"records": 0, "last_ms": 0})
+            seen["records"] += rows
+            seen["last_ms"] = max(seen["last_ms"], meta.created_ms)
+    return found
 
 
 class StatusReader:

@@ -36,9 +36,8 @@ from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
-from tidelog.sources.mysql.stream.gtids import SeenGtids
+from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
-from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId

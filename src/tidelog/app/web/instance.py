@@ -4,23 +4,200 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any, Final
 
+from pydantic import BaseModel, SecretStr
+
+from tidelog.app import last_check
 from tidelog.app.dumps.plan import plan
 from tidelog.app.overview import Overview
+from tidelog.app.preflight import check
+from tidelog.app.redaction import redacted
 from tidelog.app.schema_versions import schemas
-from tidelog.app.web import audit_log
-from tidelog.app.web.checks import Checks
 from tidelog.app.web.history import History
 from tidelog.app.web.poller import Poller, PollResult
-from tidelog.app.web.settings import settings_of
 from tidelog.config import Config
+from tidelog.config.loading import SECRET
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import StateConflictError, TidelogError, UsageError
+from tidelog.kinds.sections import SecretUrl
+from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
-from tidelog.state.read_only import ReadOnlyStateStore
+from tidelog.state.wrappers import ReadOnlyStateStore
+
+HIDDEN: Final = "(hidden)"
+FROM_VARIABLE: Final = "(from a variable)"
+_HIDDEN_TOO: Final = SECRET | {"command"}
+"""Arguments of commands may be tokens; whoever only looks is not to have them."""
+
+Place = tuple[str | int, ...]
+
+
+def settings_of(config: Config) -> list[dict[str, str]]:
+    """Each option by its dotted name, defaults too. Of what a variable filled in no value is shown:
+    it is kept out of the file for a reason.
+    """
+    return [{"option": name, "value": value} for name, value in _Settings(config).lines()]
+
+
+class _Settings:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._variables = config.from_variables
+        if ("log", "path") in self._variables:
+            self._variables |= {("state", "url")}  # which may be made of it
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        return self._lines((), self._config, secret=False)
+
+    def _lines(self, place: Place, value: Any, *, secret: bool) -> Iterator[tuple[str, str]]:
+        name = _dotted(place)
+        if place in self._variables:
+            yield name, FROM_VARIABLE
+        elif isinstance(value, SecretUrl):
+            shown, asked, _ = value.redacted.partition("?")
+            yield name, redacted(f"{shown}?{HIDDEN}" if asked else shown)  # options may be keys
+        elif value is None:
+            yield name, "unset"
+        elif isinstance(value, SecretStr):
+            yield name, HIDDEN if value.get_secret_value() else "unset"
+        elif secret and not isinstance(value, (BaseModel, dict)):
+            yield name, HIDDEN
+        elif isinstance(value, BaseModel):
+            for field, told in type(value).model_fields.items():
+                inner = (*place, told.alias or field)
+                yield from self._lines(inner, getattr(value, field), secret=field in _HIDDEN_TOO)
+        elif isinstance(value, dict):
+            if not value:
+                yield name, "{}"
+            for key, each in value.items():
+                hidden = secret or str(key) in SECRET
+                yield from self._lines((*place, str(key)), each, secret=hidden)
+        elif isinstance(value, (list, tuple)) and any(
+            isinstance(each, (BaseModel, dict)) for each in value
+        ):
+            for number, each in enumerate(value):
+                yield from self._lines((*place, number), each, secret=secret)
+        elif isinstance(value, (list, tuple)):
+            yield name, ", ".join(self._items(place, value)) or "[]"
+        else:
+            yield name, redacted(str(value))
+
+    def _items(self, place: Place, values: list[Any] | tuple[Any, ...]) -> Iterator[str]:
+        for number, each in enumerate(values):
+            hidden = (*place, number) in self._variables
+            yield FROM_VARIABLE if hidden else redacted(str(each))
+
+
+def _dotted(place: Place) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+class Checks:
+    """Thread-safe. ``config``: what is checked."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._running = threading.Lock()
+        self._found: dict[str, Any] | None = None
+        self._trouble = ""
+
+    def begin(self) -> None:
+        """Raises UsageError while another one runs, or if none can be begun."""
+        if not self._running.acquire(blocking=False):
+            raise UsageError("a check runs already; its result comes soon")
+        try:
+            threading.Thread(target=self._run, name="tidelog-web-check", daemon=True).start()
+        except BaseException as error:
+            self._running.release()
+            if isinstance(error, RuntimeError):
+                raise UsageError(
+                    "the check could not be begun, as this process can't start a thread: its host "
+                    "or container limits them; try again, or run `tidelog check`"
+                ) from None
+            raise
+
+    def latest(self, kept: dict[str, Any] | None) -> dict[str, Any]:
+        """``running``; ``trouble``: why the last one here ended without a result; ``found``: that
+        of the last one here, or ``kept``, that of another process, if that is newer.
+        """
+        both = [each for each in (self._found, kept) if each is not None]
+        found = max(both, key=lambda each: int(each["at_ms"]), default=None)
+        return {"running": self._running.locked(), "trouble": self._trouble, "found": found}
+
+    def _run(self) -> None:
+        try:
+            self._found, self._trouble = last_check.summary(check(self._config)), ""
+            last_check.note(self._config, self._found)
+        except Exception as error:  # noqa: BLE001 - others' texts are not ours and may hold values
+            told = str(error) if isinstance(error, TidelogError) else type(error).__name__
+            self._trouble = redacted(told)
+            logger.warning("a check from the web page: %s", told)
+        finally:
+            self._running.release()
+
+
+AUDIT_KEY: Final = "web-audit"
+KEPT: Final = 200
+_ATTEMPTS: Final = 20
+
+
+class Result(StrEnum):
+    """What became of an action. An entry without one: the process ended, or could not note it."""
+
+    DONE = "done"
+    GIVEN = "given"
+    """No capture has acted on it within the time that the page waits."""
+    REFUSED = "refused"
+
+
+def note(state: StateStore, **entry: str) -> str:
+    """Add an entry, and return its id; the oldest go. Several processes may do so at once."""
+    entry_id = secrets.token_hex(8)
+    row: dict[str, Any] = {"id": entry_id, "at_ms": time.time_ns() // 1_000_000, **entry}
+    _change(state, lambda rows: [*rows, row][-KEPT:])
+    return entry_id
+
+
+def finish(state: StateStore, entry_id: str, result: Result) -> None:
+    """Note what became of it, unless the entry has gone meanwhile."""
+    _change(
+        state,
+        lambda rows: [
+            {**row, "result": result} if row.get("id") == entry_id else row for row in rows
+        ],
+    )
+
+
+def entries(state: StateStore) -> list[dict[str, Any]]:
+    """The newest first."""
+    stored = state.get(AUDIT_KEY)
+    return [] if stored is None else list(reversed(stored.value))
+
+
+def _change(
+    state: StateStore, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> None:
+    for attempt in range(_ATTEMPTS):
+        stored = state.get(AUDIT_KEY)
+        rows = change([] if stored is None else stored.value)
+        try:
+            state.put(AUDIT_KEY, rows, 0 if stored is None else stored.version)
+        except StateConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
 
 logger = logging.getLogger(__name__)
 
@@ -99,25 +276,25 @@ class Instance:
     def audit(self) -> list[dict[str, Any]]:
         """Who did what, the newest first."""
         with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
-            return audit_log.entries(state)
+            return entries(state)
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
         """Give the command to whoever leads, and wait a little for what becomes of it. It is noted
         before it is given: nothing is done that is not on the list. What became of it is added.
         """
         with contextlib.closing(open_state(self._config.state.place)) as state:
-            entry = audit_log.note(state, **who, action=command.type, about=about)
+            entry = note(state, **who, action=command.type, about=about)
             mailbox = Mailbox(state)
             command_id = mailbox.send(command)
             outcome = mailbox.wait(command_id, WAIT_S)
             if outcome is None:
-                told, result = "waiting", audit_log.Result.GIVEN
+                told, result = "waiting", Result.GIVEN
             elif outcome.error is None:
-                told, result = "done", audit_log.Result.DONE
+                told, result = "done", Result.DONE
             else:
-                told, result = "failed", audit_log.Result.REFUSED
+                told, result = "failed", Result.REFUSED
             try:
-                audit_log.finish(state, entry, result)
+                finish(state, entry, result)
             except TidelogError as error:  # it is given all the same
                 logger.warning("what became of an action of the web page is not noted: %s", error)
         return {"state": told, **(outcome or Outcome(command_id, {})).to_json()}

@@ -6,6 +6,7 @@ and commands go the same way.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,31 +15,172 @@ from typing import Any, Final
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog.app.web.actions import command_of, texts
 from tidelog.app.web.instance import Instance
-from tidelog.app.web.requests import (
-    Refused,
-    answer,
-    body_of,
-    check_from_here,
-    cookie_names,
-    find_session,
-    operator_of,
-    refusal,
-    session_of,
-)
 from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
 from tidelog.app.web.static_files import HEADERS, page_files
 from tidelog.app.web.stream import MOST_STREAMS, THREADS, OverviewStream
 from tidelog.config import Rest
-from tidelog.control.channels.rate_limit import TokenRateLimit
-from tidelog.control.channels.tokens import TOO_MANY_SAID
+from tidelog.control.channels.rate_limit import TOO_MANY_SAID, TokenRateLimit
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    PauseLog,
+    PausePipeline,
+    PauseSnapshot,
+    ResumeLog,
+    ResumePipeline,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+    build,
+)
+from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
+
+MAX_BODY_BYTES: Final = 256 << 10
+CSRF_HEADER: Final = "x-tidelog-csrf"
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+    """Ends a request with a status above 399."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        self.status = status
+        self.kind = kind
+        self.message = message
+
+
+def answer(document: Any, status: int = 200) -> JSONResponse:
+    """A JSON answer with the page's headers."""
+    return JSONResponse(document, status, headers=dict(HEADERS))
+
+
+def refusal(refused: Refused) -> Response:
+    """Why a request is refused."""
+    body = {"error": {"kind": refused.kind, "message": refused.message}}
+    headers = {"Retry-After": "60"} if refused.status == 429 else {}
+    return JSONResponse(body, refused.status, headers={**HEADERS, **headers})
+
+
+def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
+    """Cookies know no ports, and ours no paths: two Tidelogs on one host, or below two paths of a
+    proxy, would log each other's users out.
+    """
+    port = request.url.port or "web"
+    return {role: f"tidelog_{port}_{mark}" for role, mark in sessions.marks().items()}
+
+
+def find_session(request: Request, sessions: Sessions) -> WebSession | None:
+    """The session of the request; None: nobody has logged in."""
+    for name in cookie_names(request, sessions).values():
+        found = sessions.of(request.cookies.get(name, ""), time.time())
+        if found is not None:
+            return found
+    return None
+
+
+def session_of(request: Request, sessions: Sessions) -> WebSession:
+    """The session of the request. Raises Refused if nobody has logged in."""
+    found = find_session(request, sessions)
+    if found is None:
+        raise Refused(401, "LoggedOut", "log in first")
+    return found
+
+
+def check_from_here(request: Request) -> None:
+    """Raises Refused if the browser says that another site's page sent the request."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused(403, "CrossSite", "another site's page sent this request")
+
+
+def operator_of(request: Request, sessions: Sessions) -> WebSession:
+    """Who wants something done. Raises Refused unless it is an operator, by means of our page."""
+    session = session_of(request, sessions)
+    check_from_here(request)
+    if not sessions.is_meant(session, request.headers.get(CSRF_HEADER, "")):
+        raise Refused(403, "CrossSite", "the request lacks its check against forgery")
+    if session.role is not Role.OPERATOR:
+        raise Refused(403, "NotAllowed", "viewers only look; log in with control.rest.token to act")
+    return session
+
+
+async def body_of(request: Request) -> Mapping[str, Any]:
+    """The body's JSON object. Raises Refused if it is none: forms of other sites can't send it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Refused(415, "BadRequest", "the body is application/json")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "BadRequest", "the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "BadRequest", "the body is a JSON object")
+    return found
+
+
+THE_LOG: Final = "the source's log"
+
+
+def command_of(asked: Any, by: str) -> tuple[Command, str]:
+    """The command that ``asked`` describes, and its subject, for the audit list.
+
+    Raises:
+        UsageError: it describes none.
+    """
+    if not isinstance(asked, Mapping):
+        raise UsageError("the body is a JSON object")
+    action, dump_id = asked.get("action"), asked.get("dump")
+    if dump_id is not None and not isinstance(dump_id, str):
+        raise UsageError("dump is a text")
+    about = dump_id or "all dumps"
+    if action == "dump":
+        tables = texts(asked, "tables")
+        found = build(ExecuteSnapshot, {"dump_id": new_id().lower(), "tables": tables})
+        return found, ", ".join(tables) or "all tables"
+    if action == "pause":
+        return build(PauseSnapshot, {"dump_id": dump_id, "by": by}), about
+    if action == "resume":
+        return build(ResumeSnapshot, {"dump_id": dump_id}), about
+    if action == "cancel":
+        return build(StopSnapshot, {"dump_id": dump_id}), about
+    if action == "limits":
+        options = asked.get("options")
+        limits = build(SetDumpOptions, options, "limits")
+        assert isinstance(limits, SetDumpOptions)
+        return limits, ", ".join(f"{name}={value}" for name, value in limits.changes.items())
+    if action == "pause-log":
+        return build(PauseLog, {"by": by}), THE_LOG
+    if action == "resume-log":
+        return ResumeLog(), THE_LOG
+    if action in ("pause-pipeline", "resume-pipeline"):
+        name = asked.get("pipeline")
+        if not isinstance(name, str):
+            raise UsageError("pipeline is a text")
+        if action == "pause-pipeline":
+            return build(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
+        return build(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
+    raise UsageError(
+        "action is one of dump, pause, resume, cancel, limits, pause-log, resume-log, "
+        "pause-pipeline, resume-pipeline"
+    )
+
+
+def texts(asked: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts of ``asked``; absent: none."""
+    found = asked.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise UsageError(f"{name} is a list of texts")
+    return found
+
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from tidelog.capture.dumps.state_machine import (
     DumpStatus,
     TableStatus,
 )
-from tidelog.capture.limits.unanswered_requests import UnansweredRequests
+from tidelog.capture.limits.source_monitor import UnansweredRequests
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta

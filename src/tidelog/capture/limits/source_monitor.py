@@ -9,10 +9,34 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.errors import SourceError
 from tidelog.ports import Catalogue, Retention, SourceLoad
+
+
+@dataclass
+class UnansweredRequests:
+    """``error`` is of the last try; ``since_ms`` of the first of those that failed in a row; None:
+    the last one did not fail. No cell values.
+    """
+
+    error: str = ""
+    since_ms: int | None = None
+
+    def failed(self, error: object) -> None:
+        self.error = str(error)
+        if self.since_ms is None:
+            self.since_ms = time.time_ns() // 1_000_000
+
+    def answered(self) -> None:
+        self.since_ms = None
+
+    def summary(self) -> dict[str, Any] | None:
+        """For status."""
+        return None if self.since_ms is None else asdict(self)
+
 
 KEPT_SAMPLES = 3600
 """Ends of the log that are remembered; of more, every second one is forgotten."""

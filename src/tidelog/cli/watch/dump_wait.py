@@ -99,7 +99,7 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
 def sentence(dump: Mapping[str, Any]) -> str:
     """How far it is, as `tidelog status` says it, and why it stands still if capture holds it."""
     from tidelog.app.overview import dumping
-    from tidelog.app.overview.blocked_dumps import as_held
+    from tidelog.app.overview.dump_problems import as_held
     from tidelog.cli.status_lines import of_dump
 
     found = dumping(as_held(dump, dump.get("held") or ()), int(time.time() * 1000))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tidelog.app.overview.finished_dumps import dump_goes_on, table_has_ended
+from tidelog.app.overview.dump_problems import dump_goes_on, table_has_ended
 from tidelog.cli.watch.lines import NAME, wrapped
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span

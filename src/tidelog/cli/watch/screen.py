@@ -6,22 +6,253 @@ show what another version of capture wrote.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
-from tidelog.app.overview import Overview, Severity, overview
+from tidelog.app.overview import ChunkSpan, Overview, Severity, overview
+from tidelog.app.overview.chunk_timeline import ENDS, lanes_of
 from tidelog.cli import status_lines as say
 from tidelog.cli.terminal import SIGNS
-from tidelog.cli.watch.dumps import Status, rate_of, table_lines, total_line, unfinished
-from tidelog.cli.watch.legend import words_lines
-from tidelog.cli.watch.lines import ScreenSection, fact, fitted, section, sparks, wrapped
-from tidelog.cli.watch.throttle import readers_lines
+from tidelog.cli.watch.dumps import COLOURS, Status, rate_of, table_lines, total_line, unfinished
+from tidelog.cli.watch.lines import (
+    NAME,
+    ScreenSection,
+    drawn,
+    fact,
+    fitted,
+    section,
+    sparks,
+    wrapped,
+)
 from tidelog.cli.watch.view import View
-from tidelog.cli.watch.windows import windows_lines
 from tidelog.model.printable import printable
+from tidelog.model.units import brief_span, format_bytes
+
+WORDS = (
+    ("source", "the database; behind: since when its log ends after what is captured"),
+    ("capture", "the process that reads the source's log into the event log; one leads"),
+    ("output", "a destination; behind: the age of the oldest record that it lacks"),
+    ("to spare", "log that may be written until the server removes what is needed"),
+    ("refused", "a table that is left out; the problem says why, and what mends it"),
+    ("dump", "a read of full tables, chunk by chunk, while the log goes on"),
+    ("chunk", "rows of a table in a range of keys, read by one short SELECT"),
+    ("window", "the log between the two watermarks around a chunk's SELECT"),
+    ("superseded", "rows of a chunk that are dropped: the log has newer ones"),
+    ("void", "a chunk that could not be placed in the log; it is read again"),
+    ("readers", "connections that read chunks; + and - have twice or half as many"),
+    ("slowed down", "the throttle: capture, a replica, SELECTs or commits are slow"),
+    ("paused", "p pauses the dump that is shown, and resumes it; ← → show others"),
+)
+_SIGNS = (
+    "✓ all is well   · wanted so, or mends itself   ! late, or left out   ✗ stands, or is lost soon"
+)
+_COLUMN = 14
+
+
+def words_lines(width: int) -> list[Text]:
+    """A word a line, or more where the terminal is narrow."""
+    lines = wrapped(_SIGNS, width, rest="  ")
+    for word, meaning in WORDS:
+        indent = " " * _COLUMN
+        its = wrapped(meaning, width, first=indent, rest=indent)
+        its[0] = Text(f"  {word:<{_COLUMN - 2}}", style="bold").append_text(its[0][_COLUMN:])
+        lines += its
+    lines.append(Text("  more: docs/explanation/glossary.md", style="dim"))
+    return lines
+
+
+CELLS = 5
+LIMITS = (  # name of the limit, the observed value beside it, what people call it
+    ("max_lag_bytes", "lag_bytes", "log lag"),
+    ("max_replica_lag_ms", "replica_lag_ms", "replica lag"),
+    ("max_select_ms", "select_ms", "SELECT time"),
+    ("max_commit_delay_ms", "commit_delay_ms", "commit delay"),
+)
+
+
+def readers_lines(status: Mapping[str, Any], width: int) -> list[Text]:
+    """In sentences, then a meter for each limit."""
+    if "throttle" not in status and "dump_options" not in status:
+        return []
+    options: Mapping[str, Any] = status.get("dump_options") or {}
+    throttle: Mapping[str, Any] = status.get("throttle") or {}
+    settings = throttle.get("settings") or options
+    wanted = options.get("parallelism", 1)
+    decision = throttle.get("decision") or {}
+    allowed = max(1, int(wanted * decision.get("parallelism_share", 1.0) + 1e-9))
+    busy = status.get("readers_busy")
+    delay_ms = settings.get("delay_ms", 0)
+    rows = settings.get("rows_per_second", 0)
+    text = f"{'' if busy is None else f'{busy} busy of '}{allowed}"
+    text += f" (parallelism {wanted})" if allowed != wanted else ""
+    text += f"; chunks of {options.get('chunk_rows', 0):,} rows"
+    text += f"; {brief_span(delay_ms)} between them" if delay_ms else ""
+    text += f"; at most {rows:,} rows a second" if rows else ""
+    lines = fact("readers", text, width)
+    lines += fact("", _decision(decision), width, style="yellow") if decision else []
+    observed = throttle.get("observed") or {}
+    meters = [
+        _meter(label, observed.get(seen), settings[limit], limit.endswith("bytes"))
+        for limit, seen, label in LIMITS
+        if settings.get(limit)
+    ]
+    return [*lines, *_beside(meters, width)]
+
+
+def _beside(meters: list[Text], width: int) -> list[Text]:
+    """As many on a line as fit."""
+    lines: list[Text] = []
+    for meter in meters:
+        if not lines or lines[-1].cell_len + 3 + meter.cell_len > width:
+            lines.append(Text(" " * NAME))
+        else:
+            lines[-1].append("   ")
+        lines[-1].append_text(meter)
+    return lines
+
+
+def _decision(decision: Mapping[str, Any]) -> str:
+    """What it does; why is told beside the dump."""
+    share, pause_ms = decision.get("parallelism_share", 1.0), decision.get("pause_ms", 0)
+    pace = decision.get("pace", 1.0)
+    parts = []
+    if share < 1:
+        parts.append(f"{share:.0%} of the readers read")
+    if pace < 1:
+        parts.append(f"SELECTs work {pace:.0%} of the time")
+    if pause_ms:
+        parts.append(f"a pause of {brief_span(pause_ms)} between chunks")
+    return "; ".join(parts)
+
+
+def _meter(label: str, seen: float | None, limit: float, is_bytes: bool) -> Text:
+    """``label value/limit`` and the cells of a bar."""
+    show = format_bytes if is_bytes else brief_span
+    text = Text(f"{label} ", style="dim")
+    ratio = 0.0 if seen is None else seen / limit
+    colour = "green" if ratio < 0.5 else "yellow" if ratio <= 1 else "red"
+    full = min(CELLS, math.ceil(ratio * CELLS))
+    text.append("■" * full, style=colour).append("□" * (CELLS - full), style="dim")
+    return text.append(f" {'-' if seen is None else show(int(seen))}/{show(int(limit))}", "default")
+
+
+BESIDE_LANES = 58
+
+
+def windows_lines(status: Mapping[str, Any], now_ms: int, width: int, room: int) -> list[Text]:
+    """A lane for each chunk of the last seconds, and under them how chunks ended."""
+    if not status.get("windows") and not status.get("events"):
+        return fact("windows", "no chunk is being read", width)
+    lanes = max(3, room * 2 // 3)
+    picture = windows_picture(status, now_ms, lanes, max(20, width - BESIDE_LANES))
+    lines = [*fact("windows", "on the log, from low to high watermark", width)]
+    lines += drawn(picture, width)
+    return lines + drawn(_ended(status, max(2, room - lanes)), width)
+
+
+def _ended(status: Mapping[str, Any], limit: int) -> Table:
+    """The newest first."""
+    table = Table.grid(padding=(0, 2))
+    for _ in range(6):
+        table.add_column(no_wrap=True, overflow="ellipsis")
+    shown = [event for event in status.get("events", ()) if event.get("event") in ENDS]
+    now_ms = status.get("updated_ms", 0)
+    for event in list(reversed(shown))[:limit]:
+        kind = str(event.get("event"))
+        rows, superseded = event.get("rows"), event.get("superseded")
+        ago = brief_span(max(0, now_ms - event.get("at_ms", now_ms)))
+        table.add_row(
+            Text(f"{'':<{NAME}}{ago} ago", style="dim"),
+            Text(str(event.get("chunk", ""))[:8], style="dim"),
+            Text(printable(str(event.get("table", "")))),
+            Text(kind, style=COLOURS.get(kind, "")),
+            "" if rows is None else f"{rows:,} rows",
+            Text(f"{superseded:,} superseded" if superseded else "", style="blue"),
+        )
+    return table
+
+
+SHORTEST_MS = 1_000
+LONGEST_MS = 30_000
+
+
+def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: int) -> Table:
+    """At most ``limit`` lanes of ``width`` cells that end at ``now_ms``; open windows first."""
+    lanes = lanes_of(status)
+    open_lanes = [lane for lane in lanes if lane.ended_ms is None]
+    ended = [lane for lane in lanes if lane.ended_ms is not None]
+    open_lanes = open_lanes[: max(limit - len(ended), limit * 2 // 3)]
+    shown = ended[len(ended) - max(0, limit - len(open_lanes)) :] + open_lanes
+    oldest_ms = min((lane.begun_ms for lane in shown), default=now_ms)
+    span_ms = min(max(now_ms - oldest_ms, SHORTEST_MS), LONGEST_MS)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, max_width=18, overflow="ellipsis")
+    table.add_column(no_wrap=True, width=8)
+    table.add_column(no_wrap=True, width=width)
+    table.add_column(no_wrap=True)
+    table.add_row(Text("table", "dim"), Text("chunk", "dim"), _axis(span_ms, width), Text(""))
+    for lane in shown:
+        table.add_row(
+            Text(printable(lane.table)),
+            Text(lane.chunk, style="dim"),
+            bar(lane, now_ms, span_ms, width),
+            _ending(lane),
+        )
+    return table
+
+
+def bar(lane: ChunkSpan, now_ms: int, span_ms: int, width: int) -> Text:
+    """``[`` low, ``━`` reading, ``╌`` waiting for high and disk, ``]`` durable; ``▶`` goes on."""
+
+    def cell(at_ms: int) -> int:
+        return round((at_ms - (now_ms - span_ms)) / span_ms * (width - 1))
+
+    begin, end = cell(lane.begun_ms), cell(now_ms if lane.ended_ms is None else lane.ended_ms)
+    read = end if lane.read_ms is None else cell(lane.read_ms)
+    text = Text()
+    for at in range(width):
+        if at < begin or at > end:
+            text.append(" ")
+        elif at == begin and begin != end:
+            text.append("[", style="bold")
+        elif at == end:
+            text.append(*_last(lane))
+        elif at < read:
+            text.append("━", style="cyan")
+        else:
+            text.append("╌", style="yellow")
+    return text
+
+
+def _last(lane: ChunkSpan) -> tuple[str, str]:
+    if lane.ended_ms is None:
+        return "▶", "bold cyan" if lane.read_ms is None else "bold yellow"
+    return ("✗", "bold magenta") if lane.end in ("voided", "failed") else ("]", "bold green")
+
+
+def _ending(lane: ChunkSpan) -> Text:
+    if lane.ended_ms is None and lane.read_ms is None:
+        return Text("reading", style="cyan")
+    if lane.ended_ms is None:
+        return Text("is written" if lane.written else "waits for high", style="yellow")
+    if lane.end in ("voided", "failed"):
+        return Text(lane.end, style="magenta")
+    text = Text(f"{lane.rows:,} rows", style="dim")
+    if lane.superseded:
+        text.append(f" −{lane.superseded:,}", style="blue")
+    return text
+
+
+def _axis(span_ms: int, width: int) -> Text:
+    left, right = f"−{span_ms / 1000:.3g}s", "now"
+    return Text(left + right.rjust(width - len(left)), style="dim")
+
 
 STYLES = {"32": "green", "36": "cyan", "33": "yellow", "31": "red"}
 STALE_AFTER_S = 10.0

@@ -21,9 +21,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from tidelog.control.channels.api_protocol import ApiBackend
-from tidelog.control.channels.rate_limit import TokenRateLimit
+from tidelog.control.channels.rate_limit import (
+    MISSING,
+    TAKEN,
+    TOO_MANY_SAID,
+    TokenRateLimit,
+    admitted,
+)
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
-from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,

@@ -15,8 +15,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.control.channels.rate_limit import TokenRateLimit
-from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
+from tidelog.control.channels.rate_limit import (
+    MISSING,
+    TAKEN,
+    TOO_MANY_SAID,
+    TokenRateLimit,
+    admitted,
+)
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
 from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore

@@ -4,20 +4,55 @@ from __future__ import annotations
 
 import atexit
 import os
+import pwd
 import random
 import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS, OPENSEARCH_VERSION
-from tidelog.demo.servers.server_jars import placed
-from tidelog.demo.servers.unprivileged import free_port, identity
+from tidelog.demo.servers.unprivileged import free_port, identity, server_cache
 from tidelog.errors import MissingProgramError, TidelogError
+from tidelog.system.maven import Jar, fetch, listed
+
+
+def placed(jars: Sequence[Jar], folder: str, title: str, account: pwd.struct_passwd | None) -> Path:
+    """The directory ``folder`` that holds the server ``title``'s jars where ``account`` may read
+    them; they are fetched if need be.
+    """
+    directory = server_cache(account) / folder
+    if not directory.exists() or len(list(directory.iterdir())) < len(jars):
+        directory.mkdir(mode=0o755, exist_ok=True)
+        for jar in fetch(jars, f"{title}'s jars"):
+            scratch = directory / f".{jar.name}-{os.getpid()}"
+            shutil.copyfile(jar, scratch)
+            scratch.chmod(0o644)
+            scratch.replace(directory / jar.name)
+    return directory
+
+
+def java(title: str) -> str:
+    """``$JAVA_HOME``'s, else the path's. Raises MissingProgramError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None:
+        raise MissingProgramError(
+            f"{title} needs Java 17 or later: apt-get install openjdk-17-jre-headless, or set "
+            "JAVA_HOME"
+        )
+    return found
+
+
+_LIST = resources.files(__package__).joinpath("opensearch.jars")
+
+OPENSEARCH_JARS = listed(_LIST.read_text(encoding="utf-8"))
+OPENSEARCH_VERSION = next(jar.version for jar in OPENSEARCH_JARS if jar.artifact == "opensearch")
+
 
 JAVA_MIN = 21
 # The runner takes ports of this range alone.

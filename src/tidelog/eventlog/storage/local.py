@@ -14,11 +14,112 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tidelog.errors import EventLogError, StorageError
-from tidelog.eventlog.storage.directory_probe import probe
+from tidelog.errors import EventLogError, StorageError, UsageError
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
+
+PROBE = ".tmp-probe-"
+"""What is left of it after a crash is swept with temporary files."""
+
+
+_PASSING = frozenset((
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT),
+))  # fmt: skip
+"""Not the kind of file system is at fault: a StorageError, which is tried again."""
+
+
+def probe(root: Path) -> None:
+    """Raises UsageError if the directory can't hold an event log; StorageError if the files that
+    are tried went: whoever leads by now has swept them.
+    """
+    try:
+        _probe(root)
+    except FileNotFoundError as error:
+        raise StorageError(f"trying {root}: {error.strerror}; it is tried again") from error
+
+
+def _probe(root: Path) -> None:
+    base = PROBE + secrets.token_hex(8)
+    one, other, name = (root / f"{base}-{part}" for part in ("one", "other", "name"))
+    try:
+        with _needed(root, "makes no files with O_EXCL, or can't make them durable"):
+            for path, content in ((one, b"1"), (other, b"2")):
+                _write(path, content)
+            fsync_directory(root)
+        _links(root, one, other, name)
+        with _needed(root, "does not rename over a file"):
+            other.rename(name)
+        if name.read_bytes() != b"2" or one.read_bytes() != b"1":
+            raise _unsuitable_directory(root, "does not show what was renamed")
+        _locks(root, name)
+    finally:
+        for path in (one, other, name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = create_file(path, os.O_EXCL | os.O_WRONLY)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _links(root: Path, one: Path, other: Path, name: Path) -> None:
+    with _needed(root, "has no hard links"):
+        name.hardlink_to(one)
+    if not name.samefile(one):
+        raise _unsuitable_directory(root, "copies a file where a hard link is asked for")
+    try:
+        name.hardlink_to(other)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise
+        raise _unsuitable_directory(
+            root, f"refuses a second link for another reason: {error}"
+        ) from error
+    raise _unsuitable_directory(
+        root, "makes a hard link where the name exists: two leaders would not see it"
+    )
+
+
+def _locks(root: Path, path: Path) -> None:
+    with _needed(root, "has no locks (flock)"):
+        first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        finally:
+            os.close(first)
+            os.close(second)
+    raise _unsuitable_directory(root, "gives one lock to two holders")
+
+
+@contextmanager
+def _needed(root: Path, lacks: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise
+        raise _unsuitable_directory(root, f"{lacks} ({error.strerror or error})") from error
+
+
+def _unsuitable_directory(root: Path, lacks: str) -> UsageError:
+    return UsageError(
+        f"the event log's file system at {root} {lacks}. An event log needs a POSIX file system, "
+        "as ext4, XFS, NFS or CephFS, or an object store (docs/how-to/standby.md)"
+    )
+
 
 _TEMPORARY = ".tmp-"
 _QUARANTINE = "quarantine"

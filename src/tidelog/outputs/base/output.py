@@ -29,9 +29,8 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
 from tidelog.outputs.base.progress import OutputProgress, check_generation
-from tidelog.outputs.base.scheduling import JobScheduler
+from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.table_sizes import BatchPlan, TablePart
 from tidelog.outputs.base.targets import TargetTables, require_generation
 from tidelog.ports import (
     OutputBatch,
@@ -45,7 +44,7 @@ from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.errors import find_error, output_failed
-from tidelog.spark.sessions.exact_names import EXACT_NAMES
+from tidelog.spark.sessions.session import EXACT_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

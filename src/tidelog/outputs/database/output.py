@@ -11,8 +11,8 @@ from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.table_sizes import BatchPlan
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout

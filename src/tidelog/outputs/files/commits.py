@@ -15,8 +15,34 @@ from dataclasses import asdict, dataclass
 
 from tidelog.errors import ConcurrentCommitError, OutcomeUnknownError, OutputBusyError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.files.staged_files import Attempt, StagedFile
 from tidelog.system import failpoints
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A whole file that waits to be published into ``directory``."""
+
+    staged: str
+    directory: str
+    table: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one attempt of a task has staged. Those of one task have ``task`` in common."""
+
+    task: str
+    files: tuple[StagedFile, ...]
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Attempt:
+        found = json.loads(data)
+        return cls(found["task"], tuple(StagedFile(**each) for each in found["files"]))
+
 
 _KEPT = 20  # commits
 _MOVERS = 8

@@ -16,8 +16,8 @@ from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.base.table_sizes import BatchPlan
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible

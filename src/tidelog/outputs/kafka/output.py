@@ -31,12 +31,17 @@ from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.ranges import whole_dumps
-from tidelog.outputs.base.table_sizes import BatchPlan
+from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of
-from tidelog.outputs.kafka.administration import Administration
-from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, topic_name
+from tidelog.outputs.kafka.client import (
+    Administration,
+    failed,
+    librdkafka_log,
+    settings_of,
+    topic_name,
+)
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.type_widening import Wider, holds
+from tidelog.outputs.base.schema_evolution import Wider, holds
 from tidelog.ports import TargetTable
 
 

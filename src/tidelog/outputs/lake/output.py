@@ -8,12 +8,15 @@ differently, also from a new checkpoint.
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from py4j.protocol import Py4JJavaError
 
 from tidelog.errors import NameRefusedError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
@@ -29,7 +32,7 @@ from tidelog.outputs.base.ranges import (
 )
 from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake.contents import DumpBlocks
-from tidelog.outputs.lake.errors import reason_of
+from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.restore_check import start_of
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place
 from tidelog.ports import (
@@ -44,11 +47,30 @@ from tidelog.spark import errors
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.exact_names import exact_session
+from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step, destination_name, target_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
+
+
+def reason_of(error: Exception) -> str:
+    """Its kind and Spark's error class, or Java's classes; its text may hold values."""
+    get_condition = getattr(error, "getCondition", None)
+    condition = get_condition() if get_condition is not None else None
+    if isinstance(error, Py4JJavaError):
+        condition, cause = "", error.java_exception
+        while cause is not None:
+            condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
+            cause = cause.getCause()
+    reason = errors.system_error(error)
+    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    if not reason and condition and _GONE.search(condition):
+        reason = LOST_FILE  # Java says the same of files that can't be opened: told before
+    return f"{reason}: {what}" if reason else what
+
 
 logger = logging.getLogger(__name__)
 

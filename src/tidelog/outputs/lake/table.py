@@ -13,13 +13,13 @@ from pyspark.sql.types import StructField
 
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import (
     check_directory,
     one_address,
     rename_step,
     route_step,
 )
-from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
 from tidelog.outputs.lake.restore_check import Restored

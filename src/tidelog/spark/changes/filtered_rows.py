@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import columns_that_may_lack
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.key_frames import as_text, with_nan
-from tidelog.spark.sessions.exact_names import exact_session, in_session
+from tidelog.spark.sessions.session import exact_session, in_session
 from tidelog.spark.step_actions import may_pass
 from tidelog.spark.transforms import Step, apply, delivered_names
 

@@ -4,28 +4,126 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
+import sys
 import tempfile
+import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
+
 from tidelog.spark.failures import start_failed
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.cluster import master_of
-from tidelog.spark.sessions.installed import check_spark_runs
+from tidelog.spark.sessions.installation import check_spark_runs
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,
     delta_jars,
     iceberg_jars,
 )
-from tidelog.spark.sessions.python_program import python_program
 from tidelog.system import version
 from tidelog.system.private_files import temporary_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EXACT_NAMES = {"spark.sql.caseSensitive": "true"}
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    **EXACT_NAMES,
+}
+
+_lock = threading.Lock()
+_sessions: dict[str, SparkSession] = {}
+
+
+def exact_session(spark: SparkSession) -> SparkSession:
+    """``spark`` if its names are exact, or one beside it, the same for all sessions of a driver."""
+    if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
+        return spark
+    application = spark.sparkContext.applicationId
+    with _lock:
+        if application not in _sessions:
+            _sessions.clear()  # of a driver's context that has ended
+            session = spark.newSession()
+            for name, value in _CONF.items():
+                session.conf.set(name, value)
+            _sessions[application] = session
+        return _sessions[application]
+
+
+def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same rows as a DataFrame of another session of the same driver."""
+    if frame.sparkSession is session:
+        return frame
+    java = session._jvm
+    assert java is not None
+    datasets = getattr(getattr(java.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
+    plan = frame._jdf.queryExecution().analyzed()
+    return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)
+
+
+from tidelog.spark.sessions.cluster import is_local
+
+_SCRIPT = """#!/bin/sh
+# Written by Tidelog: starts Python without PySpark's archives on its path. It is installed.
+set -f
+path= IFS=:
+for part in $PYTHONPATH; do
+  case $part in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) path="$path${{path:+:}}$part" ;;
+  esac
+done
+PYTHONPATH=$path exec {python} "$@"
+"""
+
+
+def python_program(master: str) -> str:
+    """For ``PYSPARK_PYTHON``, unless the program of a user stands there: a script that starts this
+    interpreter; or this interpreter itself where Spark runs elsewhere, is another one than the
+    installed PySpark, or no script can be started.
+    """
+    given = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if given != sys.executable and Path(given).parent != _directory():
+        return given
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    home = os.environ.get("SPARK_HOME")
+    own = installed.is_dir() and (home is None or Path(home) == installed)
+    if not (is_local(master) and own):
+        return sys.executable
+    try:
+        return str(_script())
+    except OSError:  # a home that can't be written to, or starts no programs
+        return sys.executable
+
+
+def _directory() -> Path:
+    """Not a temporary one, where what is not used for long goes, and a pipeline runs for long."""
+    return Path.home() / ".cache" / "tidelog" / "python"
+
+
+def _script() -> Path:
+    text = _SCRIPT.format(python=shlex.quote(sys.executable))
+    script = _directory() / f"python-{zlib.crc32(sys.executable.encode()):08x}"
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(script)
+    if os.statvfs(script).f_flag & os.ST_NOEXEC or not os.access(script, os.X_OK):
+        raise PermissionError(script)
+    return script
+
 
 # What Delta needs of any session that runs our Delta output.
 DELTA_CONF = {

@@ -27,9 +27,8 @@ from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowLookUp
+from tidelog.outputs.lake.data_files.look_up import RowLookUp, may_hold
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.data_files.pruning import may_hold
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutputError, StorageError
+from tidelog.outputs.lake.delta_log.actions import add
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add
 from tidelog.system.version import __version__
 
 

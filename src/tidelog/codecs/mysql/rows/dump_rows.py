@@ -20,15 +20,162 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+from numba import njit
 
+from tidelog.codecs.bigendian import put_uint32
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.rows import dump_rows_kernel as kernel
 from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
 from tidelog.model.schema import Column, TableSchema
+
+HEADER_BYTES = 8  # tag, relation, tuple tag, column count
+CELL_BYTES = 17  # tag, length; and what a bit field's digits may take more than its bytes
+
+AS_IS = 0
+NUMBER = 1  # without the leading zeros of ZEROFILL
+GEOMETRY = 2  # without the four bytes of the SRID
+BIT = 3  # bytes, to digits
+BIT_BOOL = 4  # one byte, to t or f
+WIDE = 5  # of a set that stores surrogates, which UTF-8 has not: a question mark each
+
+MORE = 0  # the kernel stopped because no whole packet follows
+END = 1  # at an EOF or OK packet
+ERROR = 2  # at an ERR packet
+CONTINUED = 3  # at a packet that goes on in the next one
+MALFORMED = 4
+
+PACKET_MAX = 0xFFFFFF
+_NULL, _TEXT = ord("n"), ord("t")
+_INSERT, _NEW = ord("I"), ord("N")
+
+
+@njit(cache=True, nogil=True)
+def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
+    """Write the row at ``data[at:end]`` at ``payload[to:]``; where it ends, -1 if malformed."""
+    columns = len(forms)
+    payload[to] = _INSERT
+    put_uint32(payload, to + 1, 0)
+    payload[to + 5] = _NEW
+    payload[to + 6] = columns >> 8
+    payload[to + 7] = columns & 0xFF
+    to += HEADER_BYTES
+    for column in range(columns):
+        if at >= end:
+            return -1
+        first = np.int64(data[at])
+        at += 1
+        if first == 0xFB:
+            payload[to] = _NULL
+            to += 1
+            continue
+        size = first
+        if first >= 0xFC:
+            more = 2 if first == 0xFC else 3 if first == 0xFD else 8
+            if first == 0xFF or at + more > end:
+                return -1
+            size = np.int64(0)
+            for i in range(more):
+                size |= np.int64(data[at + i]) << (8 * i)
+            at += more
+        if size < 0 or size > end - at:
+            return -1
+        form = forms[column]
+        stop = at + size
+        payload[to] = _TEXT
+        start = to + 5
+        to = start
+        if form == NUMBER:
+            if at < stop and data[at] == 45:
+                payload[to] = 45
+                to += 1
+                at += 1
+            while at + 1 < stop and data[at] == 48 and data[at + 1] >= 48 and data[at + 1] <= 57:
+                at += 1
+        elif form == GEOMETRY:
+            at = min(at + 4, stop)
+        elif form == WIDE:
+            while at < stop:
+                surrogate = data[at] == 0xED and at + 2 < stop and data[at + 1] >= 0xA0
+                payload[to] = 63 if surrogate else data[at]
+                at += 3 if surrogate else 1
+                to += 1
+        elif form >= BIT:
+            value = np.uint64(0)
+            if size > 8:
+                return -1
+            while at < stop:
+                value = (value << np.uint64(8)) | np.uint64(data[at])
+                at += 1
+            if form == BIT_BOOL:
+                payload[to] = 116 if value else 102
+                to += 1
+            else:
+                digits = 1
+                rest = value // np.uint64(10)
+                while rest:
+                    rest //= np.uint64(10)
+                    digits += 1
+                for i in range(digits - 1, -1, -1):
+                    payload[to + i] = 48 + np.uint8(value % np.uint64(10))
+                    value //= np.uint64(10)
+                to += digits
+        for i in range(stop - at):
+            payload[to + i] = data[at + i]
+        to += stop - at
+        at = stop
+        put_uint32(payload, start - 4, to - start)
+    return to if at == end else -1
+
+
+@njit(cache=True, nogil=True)
+def put_rows(data, forms, payload, to, offsets, rows, state):  # type: ignore[no-untyped-def]
+    """Write the rows of the whole packets in ``data``; why it stopped.
+
+    Args:
+        data: uint8[...], received bytes, beginning at a packet's header.
+        forms: uint8[columns].
+        payload: uint8[...] with room, from ``to`` on, for what ``data`` may hold.
+        to: where to write.
+        offsets: int64[...], out: where each row ends, from index ``rows`` + 1 on.
+        rows: how many rows were written before.
+        state: int64[3], out: bytes of ``data`` used, new ``to``, new ``rows``.
+    """
+    at = 0
+    size = len(data)
+    status = MORE
+    while at + 4 <= size:
+        length = np.int64(data[at]) | (np.int64(data[at + 1]) << 8) | (np.int64(data[at + 2]) << 16)
+        if length == PACKET_MAX:
+            status = CONTINUED
+            break
+        if at + 4 + length > size:
+            break
+        if length == 0:
+            status = MALFORMED
+            break
+        first = data[at + 4]
+        if first == 0xFE:
+            status = END
+            break
+        if first == 0xFF:
+            status = ERROR
+            break
+        end = put_row(data, at + 4, at + 4 + length, forms, payload, to)
+        if end < 0:
+            status = MALFORMED
+            break
+        to = end
+        rows += 1
+        offsets[rows] = to
+        at += int(4 + length)
+    state[0] = at
+    state[1] = to
+    state[2] = rows
+    return status
+
 
 _MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
 _FIRST_BYTES = 1 << 20
@@ -49,14 +196,14 @@ class ResultError(ChunkError):
 def form_of(column: Column) -> int:
     """What the kernel must do to the text of a column's cells."""
     if column.type_id == types.GEOMETRY:
-        return kernel.GEOMETRY
+        return GEOMETRY
     if column.type_id == types.BIT:
-        return kernel.BIT_BOOL if column.logical == "bool" else kernel.BIT
+        return BIT_BOOL if column.logical == "bool" else BIT
     if column.type_id in types.NUMERIC and column.type_id not in (types.FLOAT, types.DOUBLE):
-        return kernel.NUMBER
+        return NUMBER
     if charset_of(types.collation(column)) in SURROGATES:
-        return kernel.WIDE
-    return kernel.AS_IS
+        return WIDE
+    return AS_IS
 
 
 class ResultRows:
@@ -73,7 +220,7 @@ class ResultRows:
         self._schema = schema
         forms = {column.name: form_of(column) for column in schema.columns}
         # A key stays what the server compares: the next chunk begins behind it.
-        forms |= {n: kernel.AS_IS for n in schema.match_key if forms[n] == kernel.WIDE}
+        forms |= {n: AS_IS for n in schema.match_key if forms[n] == WIDE}
         self._forms = np.array([*forms.values()], dtype=np.uint8)
         self._payload: UInt8s = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self._offsets: Int64s = np.zeros(1024, dtype=np.int64)
@@ -109,7 +256,7 @@ class ResultRows:
         while not self.ended:
             status = self._rows_of(received)
             received = received[int(self._state[0]) :]
-            if status == kernel.MORE:
+            if status == MORE:
                 break
             after = self._other(status, received)
             if after is None:
@@ -141,7 +288,7 @@ class ResultRows:
         columns = len(self._forms)
         most = len(data) // (4 + max(columns, 1)) + 1
         self._make_room(len(data), most)
-        status: int = kernel.put_rows(
+        status: int = put_rows(
             data, self._forms, self._payload, self.payload_bytes, self._offsets, self.rows,
             self._state,
         )  # fmt: skip
@@ -150,7 +297,7 @@ class ResultRows:
         return status
 
     def _make_room(self, size: int, rows: int) -> None:
-        row_bytes = kernel.HEADER_BYTES + len(self._forms) * kernel.CELL_BYTES
+        row_bytes = HEADER_BYTES + len(self._forms) * CELL_BYTES
         needed = self.payload_bytes + size + rows * row_bytes
         if needed > len(self._payload):
             if self.payload_bytes + size > _MAX_PAYLOAD_BYTES:
@@ -172,15 +319,15 @@ class ResultRows:
         """Handle the packet at ``data`` that is no plain row; what follows it, None if it is not
         whole yet.
         """
-        if status == kernel.CONTINUED:
+        if status == CONTINUED:
             return self._long_row(data)
         size = _length(data)
         packet = data[4 : 4 + size].tobytes()
-        if status == kernel.END:
+        if status == END:
             self.ended = True
             self.rest = data[4 + size :].tobytes()
             return data[:0]
-        if status == kernel.ERROR and size >= 3:
+        if status == ERROR and size >= 3:
             self.ended = True
             (code,) = struct.unpack_from("<H", packet, 1)
             state = packet[4:9].decode("ascii", "replace") if packet[3:4] == b"#" else "HY000"
@@ -204,9 +351,9 @@ class ResultRows:
             at += 4 + part
         row = np.concatenate(parts)
         self._make_room(len(row), 1)
-        end: int = kernel.put_row(row, 0, len(row), self._forms, self._payload, self.payload_bytes)
+        end: int = put_row(row, 0, len(row), self._forms, self._payload, self.payload_bytes)
         if end < 0:
-            return self._other(kernel.MALFORMED, data)
+            return self._other(MALFORMED, data)
         self.payload_bytes = end
         self.rows += 1
         self._offsets[self.rows] = end
@@ -221,7 +368,7 @@ def _row_bytes(data: UInt8s) -> int:
             return at + 4
         size = _length(data[at:])
         at += 4 + size
-        if size < kernel.PACKET_MAX:
+        if size < PACKET_MAX:
             return at
 
 

@@ -12,25 +12,70 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
 from tidelog.codecs.mysql.texts import (
-    cell_kernels,
     charset_texts,
     exact_texts,
-    json_kernel,
     json_texts,
     multibyte_texts,
     number_kernels,
     temporal_kernels,
+    texts,
 )
+from tidelog.codecs.mysql.texts.digit_kernels import little_endian
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
-from tidelog.codecs.mysql.texts.old_temporals import old_text
+from tidelog.codecs.mysql.texts.temporal_kernels import old_text
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
+
+
+@njit(cache=True, nogil=True)
+def members(data, start, length, binary, label_start, label_length):  # type: ignore[no-untyped-def]
+    """ENUM's number → the place of its label; 0 is the empty text. -1, or -1 - the bad row - 1."""
+    for i in range(len(start)):
+        if not binary[i] or length[i] < 0:
+            continue
+        if length[i] > 2:
+            return -1 - i
+        number = np.int64(little_endian(data, np.int64(start[i]), np.int64(length[i])))
+        if number >= len(label_start):
+            return -1 - i
+        start[i] = label_start[number]
+        length[i] = label_length[number]
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def padded(data, start, length, binary, width, to):  # type: ignore[no-untyped-def]
+    """BINARY(width), whose zero bytes at the end the log leaves out."""
+    for i in range(len(start)):
+        if not binary[i] or length[i] < 0 or length[i] == width:
+            continue
+        if length[i] > width:
+            return -1 - i
+        for k in range(length[i]):
+            data[to + k] = data[start[i] + k]
+        for k in range(length[i], width):
+            data[to + k] = 0
+        start[i] = to
+        length[i] = width
+        to += width
+    return to
+
+
+@njit(cache=True, nogil=True)
+def without_srid(start, length, binary):  # type: ignore[no-untyped-def]
+    """Geometry: the well-known binary behind the four bytes of the SRID."""
+    for i in range(len(start)):
+        if binary[i] and length[i] >= 4:
+            start[i] += 4
+            length[i] -= 4
+
 
 _INTEGER_SIZES = {
     types.TINY: 1,
@@ -136,13 +181,13 @@ class Texts:
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
             labels = self._label_places(number)
-            _checked(cell_kernels.members(data, start, length, binary, *labels))
+            _checked(texts.members(data, start, length, binary, *labels))
         elif code == types.SET:
             self._sets(types.labels(column), start, length, binary)
         elif code == types.JSON:
             self._json(start, length, binary)
         elif code == types.GEOMETRY:
-            cell_kernels.without_srid(start, length, binary)
+            texts.without_srid(start, length, binary)
         elif code in (types.BLOB_COMPRESSED, types.VARCHAR_COMPRESSED):
             self._each(_uncompressed, start, length, binary)
             self._characters(column, start, length, binary)
@@ -150,7 +195,7 @@ class Texts:
             self._each(_NETWORK[column.type_name], start, length, binary)
         elif code == types.STRING and types.collation(column) == BINARY_COLLATION:
             width = types.string_bytes(meta)
-            self._fill(cell_kernels.padded(data, start, length, binary, width, to))
+            self._fill(texts.padded(data, start, length, binary, width, to))
         elif code != types.VECTOR:
             self._characters(column, start, length, binary)
 
@@ -239,10 +284,10 @@ class Texts:
 
     def _json(self, start: Int32s, length: Int32s, binary: Bools) -> None:
         sizes = np.where(binary & (length > 0), length, 0)
-        data, to = self._room(int(json_kernel.TEXT_FACTOR * sizes.sum(dtype=np.int64))
-                              + json_kernel.TEXT_EXTRA * len(start))  # fmt: skip
+        data, to = self._room(int(json_texts.TEXT_FACTOR * sizes.sum(dtype=np.int64))
+                              + json_texts.TEXT_EXTRA * len(start))  # fmt: skip
         slow = np.zeros(len(start), dtype=np.bool_)
-        self._fill(json_kernel.documents(data, start, length, binary, slow, to))
+        self._fill(json_texts.documents(data, start, length, binary, slow, to))
         if slow.any():
             self._each(json_texts.text, start, length, slow)
 

@@ -21,10 +21,10 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
-from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
+    AppendWork,
     RangeOfTable,
     RewriteWork,
     SettlePartition,
@@ -34,9 +34,8 @@ from tidelog.outputs.lake.delta.settle_tasks import (
 )
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum
-from tidelog.outputs.lake.delta_log import table_actions
-from tidelog.outputs.lake.errors import reason_of
-from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
+from tidelog.outputs.lake.delta_log import actions as log_actions
+from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import Settled
 from tidelog.ports import StateStore, TargetTable
@@ -355,7 +354,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
         actions = copy.actions([*changes, added], data_change=True)
         actions += [
-            table_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
+            log_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
             for each in settled
             for file in each.change_files
         ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,18 +15,18 @@ from pyspark.sql.types import StructType
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import edits, row_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import restore_check
-from tidelog.outputs.lake.delta.compaction import files_to_compact
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, needs_mapping, new_definition
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
-from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
-from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log import actions as log_actions
+from tidelog.outputs.lake.delta_log import checkpoint_writer, retention
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
@@ -36,6 +37,56 @@ from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptio
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
+
+FILES_OF_A_TIER = 8
+_SMALLEST_BYTES = 256 << 10  # all smaller files are of one tier
+_LARGE_BYTES = 128 << 20  # files of this size stay as they are
+_MOST_BYTES = 1 << 30  # put together at once
+_DEAD_SHARE = 0.5  # a file with more rows deleted is rewritten by itself
+
+
+def files_to_compact(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Groups of files of one partition, each to be rewritten as one file (or a few large ones)."""
+    tiers: dict[tuple[tuple[tuple[str, str | None], ...], int], list[DataFile]] = defaultdict(list)
+    groups: list[list[DataFile]] = []
+    for file in files:
+        live = _live_share(file)
+        if live < 1 - _DEAD_SHARE:
+            groups.append([file])
+        elif file.size * live < _LARGE_BYTES:
+            partition = tuple(sorted(file.partition_values.items()))
+            tiers[partition, _tier(file.size * live)].append(file)
+    for found in tiers.values():
+        if len(found) >= FILES_OF_A_TIER:
+            groups += _bounded(sorted(found, key=lambda file: file.modification_time_ms))
+    return groups
+
+
+def _tier(size: float) -> int:
+    tier, limit = 0, _SMALLEST_BYTES
+    while size > limit:
+        tier, limit = tier + 1, limit * FILES_OF_A_TIER
+    return tier
+
+
+def _live_share(file: DataFile) -> float:
+    """How much of the file is not deleted; 1 where that can't be known."""
+    vector = file.deletion_vector
+    rows = json.loads(file.stats).get("numRecords") if file.stats and vector else None
+    return 1 - vector.cardinality / rows if vector and rows else 1.0
+
+
+def _bounded(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    groups: list[list[DataFile]] = [[]]
+    held = 0
+    for file in files:
+        if held + file.size > _MOST_BYTES and groups[-1]:
+            groups.append([])
+            held = 0
+        groups[-1].append(file)
+        held += file.size
+    return [group for group in groups if len(group) > 1]
+
 
 logger = logging.getLogger(__name__)
 
@@ -282,11 +333,11 @@ class DeltaTable(LakeTable):
         found: list[dict[str, Any]] = []
         for each in changes:
             for file in each.removed:
-                found.append(table_actions.remove(file, at_ms=at_ms, data_change=data_change))
+                found.append(log_actions.remove(file, at_ms=at_ms, data_change=data_change))
             for before, after in each.marked:
-                found.append(table_actions.remove(before, at_ms=at_ms, data_change=data_change))
-                found.append(table_actions.add(after, data_change=data_change))
-            found += [table_actions.add(file, data_change=data_change) for file in each.added]
+                found.append(log_actions.remove(before, at_ms=at_ms, data_change=data_change))
+                found.append(log_actions.add(after, data_change=data_change))
+            found += [log_actions.add(file, data_change=data_change) for file in each.added]
         return found
 
     def commit(
@@ -308,7 +359,7 @@ class DeltaTable(LakeTable):
         again = end == since  # of a restored copy: beyond the last transaction is nothing
         checked = self._restored if again else self._checked
         before = self.state.version
-        own = [] if again else [table_actions.transaction(application, end)]
+        own = [] if again else [log_actions.transaction(application, end)]
         self._commits.commit(
             self.state,
             [*actions, *own],
@@ -327,7 +378,7 @@ class DeltaTable(LakeTable):
         try:
             if checkpoint_writer.is_due(self.state):
                 checkpoint_writer.write_checkpoint(self.store, self.state)
-                log_cleanup.clean_up(self.store, self.state)
+                retention.clean_up(self.store, self.state)
         except OutputRefusedError:
             raise
         except TidelogError as error:

@@ -42,7 +42,7 @@ class CommitWriter:
 
         Args:
             state: what ``actions`` were settled on.
-            actions: as in `tidelog.outputs.lake.delta_log.table_actions`.
+            actions: as in `tidelog.outputs.lake.delta_log.actions`.
             operation: as DESCRIBE HISTORY shows it.
             parameters: of the operation; values are texts, or JSON texts where they are none.
             note: ``userMetadata`` of the commit.

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql.types import DataType, StructField
 
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
-from tidelog.outputs.lake.delta_log.protocol_versions import with_features
+from tidelog.outputs.lake.delta_log.features import with_features
 
 _MODE: Final = "delta.columnMapping.mode"
 _LARGEST_ID: Final = "delta.columnMapping.maxColumnId"

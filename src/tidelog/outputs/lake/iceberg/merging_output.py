@@ -13,18 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import columns_that_may_lack
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
-from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.iceberg import rows as lake_rows
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable
-from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork
+from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork, reason_of
 from tidelog.ports import StateStore
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.exact_names import in_session
+from tidelog.spark.sessions.session import in_session
 from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 

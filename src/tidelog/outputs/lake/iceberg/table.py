@@ -20,8 +20,8 @@ from pyspark.sql.types import StructField
 
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.base.type_widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import LakeLayout, fields_of
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal

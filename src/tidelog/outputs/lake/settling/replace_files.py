@@ -18,8 +18,7 @@ from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
-from tidelog.outputs.lake.settling.new_rows import alive, nulled
-from tidelog.outputs.lake.settling.row_buffer import RowBuffer
+from tidelog.outputs.lake.settling.new_rows import RowBuffer, alive, nulled
 
 _TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
 

@@ -39,9 +39,9 @@ from tidelog.sources.mysql.chunks.reader import (
     open_reading,
 )
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
+    BinlogSnapshot,
     binlog_end,
     check_commit_order,
     snapshot_position,

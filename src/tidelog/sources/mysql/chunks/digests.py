@@ -24,9 +24,9 @@ from tidelog.sources.mysql.chunks.reader import (
     MySqlChunkReader,
     open_reading,
 )
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index, selected
 from tidelog.sources.mysql.chunks.watermarks import (
+    BinlogSnapshot,
     binlog_end,
     check_commit_order,
     commit_watermark,

@@ -20,9 +20,9 @@ from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
+    BinlogSnapshot,
     Strategy,
     binlog_end,
     check_commit_order,

@@ -28,11 +28,11 @@ from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import translated
-from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.tokens import Token, tokens
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
+from tidelog.sources.mysql.stream.log_tables import CapturedTables
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 
 WRITES = frozenset({Effect.WRITTEN, Effect.EMPTIED})

@@ -21,11 +21,12 @@ from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import translated
-from tidelog.sources.mysql.stream.gtids import GtidSet, inside
-from tidelog.sources.mysql.stream.logged_gtids import (
+from tidelog.sources.mysql.stream.gtids import (
     Gtids,
+    GtidSet,
     MariaDbGtids,
     before_file,
+    inside,
     joined,
     named,
     parse,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from tidelog.codecs.mysql.binlog.items import (
     TableMapSeen,
     XaSeen,
 )
-from tidelog.codecs.mysql.binlog.position import file_number, unpack
+from tidelog.codecs.mysql.binlog.position import file_number, text, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import (
@@ -48,15 +49,13 @@ from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
 from tidelog.sources.mysql.stream.affected_tables import AffectedTables
-from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
 from tidelog.sources.mysql.stream.failover import place_on, shift_behind
-from tidelog.sources.mysql.stream.gtids import SeenGtids
+from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_statements import LogStatements
-from tidelog.sources.mysql.stream.log_tables import LogTables
-from tidelog.sources.mysql.stream.logged_gtids import LoggedGtids
+from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
-from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
+from tidelog.sources.mysql.stream.positions import RESET, LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.replication.stream import (
     DEFAULT_BUFFER_BYTES,
@@ -66,8 +65,44 @@ from tidelog.sources.mysql.stream.replication.stream import (
 from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlAhead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
-from tidelog.sources.mysql.stream.stalls import StallWatch
 from tidelog.sources.mysql.stream.xa_rows import XaRows
+
+# How often a stream at rest is compared with the log's end.
+ASK_S = 5.0
+
+
+class StallWatch:
+    """Of one log reader. Used by one thread.
+
+    Args:
+        connected: gives an SQL connection.
+    """
+
+    def __init__(self, connected: Callable[[], Connection]) -> None:
+        self._connected = connected
+        self._position = -1
+        self._asked = 0.0
+
+    def check(self, position: int) -> None:
+        """Call it after each poll with the stream's position.
+
+        Raises ConnectionLostError if the server's log ends before.
+        """
+        now = time.monotonic()
+        if position != self._position:
+            self._position, self._asked = position, now
+            return
+        if now - self._asked < ASK_S:
+            return
+        self._asked = now
+        with translated("asking where the binlog ends"):
+            end = log_end(self._connected()).position
+        if end < position:
+            raise ConnectionLostError(
+                f"the binlog ends at {text(end)}, but was read up to {text(position)}: it began "
+                f"anew ({RESET}), or the server is another one"
+            )
+
 
 MOST_TABLES = 16_384
 """Most table maps that are kept; a table has one for each time that the server opened it."""

@@ -12,11 +12,10 @@ from tidelog.model.schema import TableName
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.stream.affected_tables import WRITES, AffectedTables
-from tidelog.sources.mysql.stream.captured_tables import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
-from tidelog.sources.mysql.stream.log_tables import LogTables
+from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 TEMPORARY_OR_NOT = (

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import numpy as np
+
+from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.items import (
     BinlogRowOf,
     RowsNoticed,
@@ -13,18 +17,143 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
-from tidelog.codecs.mysql.binlog.position import unpack
+from tidelog.codecs.mysql.binlog.position import pack, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.errors import ConnectionLostError
+from tidelog.errors import ConnectionLostError, GapError
 from tidelog.model.mysql_urls import ServerUrl
-from tidelog.model.records import LogBatch, Resume
+from tidelog.model.records import Int64s, LogBatch, Resume, UInt8s
 from tidelog.ports import LogEvent
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import translated
-from tidelog.sources.mysql.stream.log_parts import LogPart, read_part
+from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, LogPart, prepared, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles, log_files
-from tidelog.sources.mysql.stream.xa import Group, PreparedGroups, XaEvents, find_prepared
+from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
+
+MOST_OF_GROUP = 1 << 20
+MOST_OF_ALL = 32 << 20
+"""Most bytes of events that are kept of one prepared group, and of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class XaEvents:
+    """A group's events back to back.
+
+    ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``checksum``: do they end in one?
+    ``version``: of the server that wrote them.
+    """
+
+    data: UInt8s
+    offsets: Int64s
+    checksum: bool
+    version: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A prepared group's place, ``[begin, end)``, and its events if they are kept."""
+
+    begin: int
+    end: int
+    events: XaEvents | None = None
+
+
+class PreparedGroups:
+    """The groups that are prepared and not decided, as far as the stream has shown them."""
+
+    def __init__(self) -> None:
+        self._groups: dict[bytes, Group] = {}
+        self._kept = 0  # bytes
+        self._received: ReceivedEvents | None = None
+        self._begins: Int64s = np.empty(0, dtype=np.int64)  # indexes of groups' first events
+        self._ends: Iterator[int] = iter(())  # and behind the last ones of XA's
+
+    def clear(self) -> None:
+        self._groups.clear()
+        self._kept = 0
+        self.receive(None)
+
+    def receive(self, received: ReceivedEvents | None) -> None:
+        """Say what the groups come from that are taken next."""
+        self._received = received
+        self._ends = iter(())
+        if received is not None and len(received.offsets) > 1:
+            types = received.data[received.offsets[:-1] + 4]
+            self._begins = np.flatnonzero(np.isin(types, GROUP_BEGINS))
+            self._ends = iter((np.flatnonzero(types == EventType.XA_PREPARE) + 1).tolist())
+
+    def take(self, seen: XaSeen, version: tuple[int, ...], *, checksum: bool) -> Group | None:
+        """Note a group that was prepared; the group that a decision is about, if it is known.
+
+        ``version``: of the server that wrote the stream's file. ``checksum``: do its events end in
+        one now?
+        """
+        if seen.state is XaState.ONE_PHASE:
+            return Group(seen.begin, seen.end, self._events(seen, version, checksum))
+        if seen.state is XaState.PREPARED:
+            self._drop(seen.xid)
+            events = self._events(seen, version, checksum)
+            if events is not None and self._kept + len(events.data) > MOST_OF_ALL:
+                events = None
+            if events is not None:
+                self._kept += len(events.data)
+            self._groups[seen.xid] = Group(seen.begin, seen.end, events)
+            return None
+        return self._drop(seen.xid)
+
+    def _drop(self, xid: bytes) -> Group | None:
+        group = self._groups.pop(xid, None)
+        if group is not None and group.events is not None:
+            self._kept -= len(group.events.data)
+        return group
+
+    def _events(self, seen: XaSeen, version: tuple[int, ...], checksum: bool) -> XaEvents | None:
+        """A copy of the group's events; None if it is large or not all of it came at once."""
+        for last in self._ends:
+            if self._log_pos(last - 1) == seen.end & 0xFFFF_FFFF:
+                break
+        else:
+            return None
+        assert self._received is not None
+        data, offsets = self._received.data, self._received.offsets
+        # Not all of the file's events are sent: MariaDB leaves out those that annotate rows.
+        before = int(np.searchsorted(self._begins, last)) - 1
+        if before < 0:
+            return None
+        first = int(self._begins[before])
+        begin, end = int(offsets[first]), int(offsets[last])
+        length = int(offsets[first + 1]) - begin
+        whole = self._log_pos(first) == (seen.begin + length) & 0xFFFF_FFFF
+        if not whole or end - begin > MOST_OF_GROUP:
+            return None
+        copied = data[begin:end].copy()
+        return XaEvents(copied, offsets[first : last + 1] - begin, checksum, version)
+
+    def _log_pos(self, index: int) -> int:
+        """Where an event ends in its file, the low 32 bits."""
+        assert self._received is not None
+        at = int(self._received.offsets[index]) + 13
+        return int.from_bytes(self._received.data[at : at + 4].tobytes(), "little")
+
+
+def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
+    """A group that was prepared before the stream began, looked for from the newest file backward.
+
+    Raises GapError if the log holds it no more.
+    """
+    last, _ = unpack(seen.begin)
+    for number in sorted((n for n in files.sizes if n <= last), reverse=True):
+        begin = files.begin(number)
+        end = seen.begin if number == last else pack(number, files.sizes[number])
+        parts = (part for _, part in read_part(url, files, begin, end))
+        found = [Group(first, last) for first, last, xid in prepared(parts) if xid == seen.xid]
+        if found:
+            return found[-1]
+    raise GapError(
+        f"the XA transaction that is committed at {files.describe(seen.begin)} was prepared before "
+        "the oldest binlog that the source still has: its rows can't be had. Begin a new event log "
+        "and dump the tables again"
+    )
 
 
 class XaRows:

@@ -24,14 +24,63 @@ from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quo
 from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.report import Connection, one_row, setting_of
-from tidelog.sources.postgres.preflight.rights import superuser_reads_others
 from tidelog.sources.postgres.preflight.tables import TableChecks
-from tidelog.sources.postgres.preflight.text_checks import naming_columns
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.stream.slots import find_slot
 from tidelog.sources.postgres.stream.standby import standby_findings
+
+# By the element's type, for arrays. A regclass is stored as an oid and written as a name.
+_NAMING = """
+SELECT a.attrelid::int8, string_agg(a.attname, ', ' ORDER BY a.attnum)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type e ON e.oid = coalesce(nullif(t.typelem, 0), t.oid)
+JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace AND n.nspname = 'pg_catalog'
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+  AND (e.typname LIKE 'reg%%' OR e.typname = 'aclitem')
+GROUP BY 1
+"""
+
+
+def naming_columns(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """Has a captured table columns of ``regclass`` and the like?"""
+    tables = {table.relation_id: table.table for table in publications.captured(connection)}
+    rows = connection.execute(_NAMING.encode(), (list(tables),)).fetchall()
+    for relation_id, columns in sorted(rows):
+        yield Finding(
+            f"table {tables[relation_id]}",
+            "warn",
+            f"values of {columns} are names of other objects: when one is renamed, the copies of "
+            "rows that were read before keep the old name, and nothing tells",
+            "after a rename dump the table again, or store the name as text",
+        )
+
+
+def superuser_reads_others(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """To plan a SELECT the server runs what a table's owner put into its indexes, as whoever reads
+    it; SET ROLE would not help, for such a function may undo it.
+    """
+    tables = [table.relation_id for table in publications.captured(connection)]
+    count, owner = one_row(
+        connection,
+        "SELECT count(*), min(o.rolname) FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_roles o ON o.oid = c.relowner "
+        "WHERE c.oid = ANY (%s::oid[]) AND NOT o.rolsuper AND EXISTS "
+        "(SELECT FROM pg_catalog.pg_roles u WHERE u.rolname = current_user AND u.rolsuper)",
+        (tables,),
+    )
+    if count:
+        yield Finding(
+            "role",
+            "warn",
+            f"capture's role is a superuser, and {count} captured tables are others' (one is "
+            f"{owner}'s): to read a table the server may run functions of its owner, with "
+            "capture's rights",
+            "give capture a role of its own with REPLICATION and SELECT (the page on PostgreSQL "
+            "has the SQL)",
+        )
+
 
 __all__ = ["Finding", "Preflight"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -16,6 +16,7 @@ from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
     ConnectionLostError,
     Policy,
+    SourceBusyError,
     SourceError,
 )
 from tidelog.model.patterns import matches
@@ -43,7 +44,6 @@ from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.errors import translated
 from tidelog.sources.postgres.stream import failover, slots
-from tidelog.sources.postgres.stream.lock_waits import when_free
 from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
@@ -51,6 +51,30 @@ from tidelog.sources.postgres.stream.server import check_server, identify, one_v
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.stream.timeline import check_past
 from tidelog.system import failpoints
+
+BUSY_S = 30.0
+TURN_S = 0.05
+
+_Found = TypeVar("_Found")
+
+
+def when_free(doing: str, look: Callable[[], _Found], *, meanwhile: Callable[[], None]) -> _Found:
+    """What ``look`` finds. A lock that others hold is waited for in short turns, with ``meanwhile``
+    between them: our sessions give way before a deadlock is noticed.
+
+    Raises SourceBusyError if it lasts.
+    """
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            with translated(doing):
+                return look()
+        except SourceBusyError:
+            if time.monotonic() > deadline:
+                raise
+            meanwhile()
+            time.sleep(TURN_S)
+
 
 RETRY_REFUSED_S = 5.0
 

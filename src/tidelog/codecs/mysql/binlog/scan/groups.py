@@ -6,6 +6,7 @@ Most are the kernel's; here are those that it leaves.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Generator, Iterator
 
 import numpy as np
@@ -17,13 +18,54 @@ from tidelog.codecs.mysql.binlog.events.gtids import (
 )
 from tidelog.codecs.mysql.binlog.events.header import EventType, Header
 from tidelog.codecs.mysql.binlog.events.statements import Query, changes_rows, first_words
-from tidelog.codecs.mysql.binlog.items import GtidsSeen, QuerySeen, RolledBackSeen, XaSeen
+from tidelog.codecs.mysql.binlog.items import (
+    GtidSource,
+    GtidsSeen,
+    MariaDbSource,
+    QuerySeen,
+    RolledBackSeen,
+    XaSeen,
+)
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
-from tidelog.codecs.mysql.binlog.scan.gtid_sources import GtidSources
 from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
 from tidelog.codecs.mysql.binlog.scan.xa_groups import XaGroups
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
-from tidelog.model.records import Resume
+from tidelog.model.records import Resume, UInt8s
+
+
+class GtidSources:
+    """The sources that one scan has met.
+
+    Attributes:
+        all: in the order of their numbers.
+        keys: uint8[..., 16], a uuid, or domain and server id each.
+    """
+
+    def __init__(self, state: ScanState) -> None:
+        self.all: tuple[GtidSource, ...] = ()
+        self.keys: UInt8s = np.zeros((8, 16), dtype=np.uint8)
+        self._state = state
+
+    def number(self, source: GtidSource) -> int:
+        """The number of a source; a new one is added."""
+        if source in self.all:
+            return self.all.index(source)
+        number = len(self.all)
+        self.all = (*self.all, source)
+        if number == len(self.keys):
+            longer = np.zeros((2 * number, 16), dtype=np.uint8)
+            longer[:number] = self.keys
+            self.keys = longer
+        if isinstance(source, MariaDbSource):
+            key = struct.pack("<II8x", source.domain, source.server_id)
+        elif source.tag:  # never found by the kernel, which takes no tagged events
+            key = bytes(16)
+        else:
+            key = source.uuid.bytes
+        self.keys[number] = np.frombuffer(key, dtype=np.uint8)
+        self._state.slots[kernel.SOURCES] = number + 1
+        return number
+
 
 _BEGINS = re.compile(r"\bSTART\s+TRANSACTION\s*$", re.IGNORECASE)
 

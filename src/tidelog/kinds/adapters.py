@@ -14,14 +14,14 @@ OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "kind of output",
     {
         "delta": "tidelog.outputs.lake.kinds:DELTA",
-        "files": "tidelog.outputs.files.config:KIND",
-        "http": "tidelog.outputs.http.config:KIND",
+        "files": "tidelog.outputs.files.kind:KIND",
+        "http": "tidelog.outputs.http.kind:KIND",
         "iceberg": "tidelog.outputs.lake.kinds:ICEBERG",
-        "kafka": "tidelog.outputs.kafka.config:KIND",
-        "opensearch": "tidelog.outputs.opensearch.config:KIND",
-        "python": "tidelog.outputs.custom.config:KIND",
-        "postgres": "tidelog.outputs.database.config:POSTGRES",
-        "mysql": "tidelog.outputs.database.config:MYSQL",
+        "kafka": "tidelog.outputs.kafka.kind:KIND",
+        "opensearch": "tidelog.outputs.opensearch.kind:KIND",
+        "python": "tidelog.outputs.custom.kind:KIND",
+        "postgres": "tidelog.outputs.database.kinds:POSTGRES",
+        "mysql": "tidelog.outputs.database.kinds:MYSQL",
     },
 )
 

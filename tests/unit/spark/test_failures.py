@@ -10,7 +10,7 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.spark.failures import (
+from tidelog.spark.errors import (
     HostBusyError,
     SparkGoneError,
     find_error,

@@ -142,7 +142,7 @@ def pipeline(
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
         spark = _Spark(config, stop_event)
-        from tidelog.app.pipeline.leading import PipelineSession
+        from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
             work = (

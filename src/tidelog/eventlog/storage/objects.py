@@ -3,13 +3,13 @@
 Of the store it needs what all of these have: puts that are whole or nothing, that can be made
 conditional (``If-None-Match: *``, ``If-Match``), and that every later read and listing shows.
 """
-import socket
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import string
-from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from tidelog.kinds.sections import Bytes, Milliseconds, SecretUrl
-from tidelog.outputs.base.kinds import OwnKind
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.base.reachability import accepts
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -24,8 +20,6 @@ from tidelog.outputs.base.sections import (
     SkippedOperations,
     named,
 )
-from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
 
 
 class HttpSection(ExecutorSection):
@@ -113,56 +107,3 @@ class HttpSection(ExecutorSection):
                 "only {table}, {namespace} and {name} can stand in a url; {{ and }} are braces"
             )
         return url
-
-
-def _open(section: HttpSection, context: OutputContext) -> Output:
-    from tidelog.outputs.formatters import formatter
-    from tidelog.outputs.http.client import Endpoint
-    from tidelog.outputs.http.output import HttpOutput
-    from tidelog.outputs.http.requests import Body
-
-    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
-    if section.token is not None:
-        headers["Authorization"] = f"Bearer {section.token.get_secret_value()}"
-    endpoint = Endpoint(
-        section.url.reveal(),
-        section.method,
-        headers,
-        gzip=section.gzip,
-        timeout_s=section.timeout_ms / 1000,
-        retry_for_s=section.retry_for_ms / 1000,
-        ca_file=section.ca_file,
-    )
-    delivery = delivery_of(section, keyed=False, order=section.order)
-    return HttpOutput(
-        context.spark,
-        context.log_path,
-        context.open_state(),
-        replace(
-            delivery,
-            formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
-            skipped=skipped_of(section),
-        ),
-        endpoint=endpoint,
-        body=Body(section.body, section.batch_rows, section.batch_bytes),
-        lanes=section.connections,
-    )
-
-
-def _place(section: HttpSection) -> OutputPlace:
-    url = urlsplit(section.url.reveal())
-    # A query may hold a key, which is another one now and then.
-    return OutputPlace([url.hostname, url.port, url.path], now=url.query)
-
-
-def _look(section: HttpSection) -> str:
-    # A connection and no request, which would be a record.
-    url = urlsplit(section.url.reveal())
-    return accepts(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-
-
-def _idle(section: HttpSection, log: LogExtent) -> bool:
-    return holds_all(log, section.name)  # nothing is asked of an API without records
-
-
-KIND = OwnKind(HttpSection, _open, _place, "httpx", _look, idle=_idle)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tidelog.spark.failures import HostBusyError, application_ended
+from tidelog.spark.errors import HostBusyError, application_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

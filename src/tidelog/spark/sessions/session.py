@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from tidelog.spark.failures import start_failed
+from tidelog.spark.errors import start_failed
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.cluster import master_of
+from tidelog.spark.sessions.cluster import is_local, master_of
 from tidelog.spark.sessions.installation import check_spark_runs
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,
@@ -68,8 +68,6 @@ def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     plan = frame._jdf.queryExecution().analyzed()
     return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)
 
-
-from tidelog.spark.sessions.cluster import is_local
 
 _SCRIPT = """#!/bin/sh
 # Written by Tidelog: starts Python without PySpark's archives on its path. It is installed.

@@ -1,0 +1,157 @@
+"""Kinds ``postgres`` and ``mysql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.base.progress import holds_all
+from tidelog.outputs.delivery_settings import delivery_of
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+if TYPE_CHECKING:
+    from tidelog.outputs.database.dialect import Dialect
+from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
+
+
+def _postgres(section: PostgresSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.postgres import Postgres
+
+    dialect = Postgres(section.url.reveal())
+    return _database(section, context, dialect, section.schema_, section.own_schema)
+
+
+def _mysql(section: MySqlSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.mysql import MySql
+
+    dialect = MySql(section.url.reveal())
+    return _database(section, context, dialect, section.database, section.own_database)
+
+
+def _database(
+    section: DatabaseSection,
+    context: OutputContext,
+    dialect: Dialect,
+    namespace: str | None,
+    own: str,
+) -> Output:
+    from tidelog.outputs.database.output import DatabaseOutput
+
+    return DatabaseOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery_of(section, keyed=True),
+        dialect,
+        namespace=namespace,
+        own=own,
+        deletes=section.deletes,
+        batch_rows=section.batch_rows,
+    )
+
+
+def _postgres_place(section: PostgresSection) -> OutputPlace:
+    return _place(section.url.reveal(), section.schema_, 5432)
+
+
+def _mysql_place(section: MySqlSection) -> OutputPlace:
+    # A database may stand in the URL, but tables are named by `database` then, too.
+    return _place(section.url.reveal(), section.database, 3306)
+
+
+def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
+    parts = urlsplit(url)
+    found = hosts(parts.netloc.rpartition("@")[2], port)
+    return OutputPlace([parts.path.strip("/"), namespace], found)
+
+
+def _postgres_look(section: PostgresSection) -> str:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _look(Postgres(section.url.reveal()))
+
+
+def _mysql_look(section: MySqlSection) -> str:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _look(MySql(section.url.reveal()))
+
+
+def _look(dialect: Dialect) -> str:
+    with closing(dialect.connect("check")) as session:
+        [(version,)] = session.rows("SELECT version()")
+    return f"the server accepts the connection: {str(version).split(' on ')[0]}"
+
+
+def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _names(Postgres(section.url.reveal()), section, section.schema_, tables)
+
+
+def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _names(MySql(section.url.reveal()), section, section.database, tables)
+
+
+def _names(
+    dialect: Dialect,
+    section: DatabaseSection,
+    namespace: str | None,
+    tables: Sequence[TargetTable],
+) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.database.names import check_names
+    from tidelog.outputs.database.tables import Tables
+
+    places = Tables(dialect, section.name, (), namespace, "", section.deletes == "soft")
+    with closing(dialect.connect("check")) as session:
+
+        def check(table: TargetTable) -> None:
+            check_names(session, dialect, section.name, table, places.place(session, table))
+
+        yield from refused_names(section.name, tables, check, partial(places.address, session))
+
+
+def _postgres_idle(section: PostgresSection, log: LogExtent) -> bool:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _idle(Postgres(section.url.reveal()), section.name, section.own_schema, log)
+
+
+def _mysql_idle(section: MySqlSection, log: LogExtent) -> bool:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _idle(MySql(section.url.reveal()), section.name, section.own_database, log)
+
+
+def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
+    from tidelog.outputs.database import metadata_tables
+
+    if not holds_all(log, output):
+        return False
+    with closing(dialect.connect(output)) as session:
+        if dialect.found(session, own, "outputs") is None:
+            return False
+        run = metadata_tables.run_name(output, log.generation)
+        return metadata_tables.reached(session, dialect, own, run) <= log.end
+
+
+POSTGRES = OwnKind(
+    PostgresSection,
+    _postgres,
+    _postgres_place,
+    look=_postgres_look,
+    names=_postgres_names,
+    idle=_postgres_idle,
+)
+
+
+MYSQL = OwnKind(
+    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look, _mysql_names, _mysql_idle
+)

@@ -1,0 +1,66 @@
+"""Kind ``files``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidelog.outputs.base.kinds import OwnKind, directory
+from tidelog.outputs.base.progress import holds_all
+from tidelog.outputs.delivery_settings import delivery_of
+from tidelog.outputs.files.config import FilesSection
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+
+def _open(section: FilesSection, context: OutputContext) -> Output:
+    from tidelog.outputs.files.output import FilesOutput
+    from tidelog.outputs.files.writer import FileFormat
+    from tidelog.spark.datasource.source import register
+
+    section.provide_options()
+    register(context.spark)  # whose workers then get them too
+    compression = section.compression or ("zstd" if section.format == "parquet" else "none")
+    return FilesOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery_of(section, keyed=False, order="none"),
+        path=section.path,
+        layout=section.layout,
+        file_format=FileFormat(section.format, section.values, compression, section.file_bytes),
+    )
+
+
+def _place(section: FilesSection) -> OutputPlace:
+    # Directories below it that begin alike are read together.
+    return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
+
+
+def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.files.layout import FilesLayout
+    from tidelog.outputs.files.output import directory_of
+    from tidelog.outputs.files.writer import FileFormat
+
+    layout = FilesLayout(section.layout)
+
+    def directory(table: TargetTable) -> str:
+        return directory_of(section.name, layout, table)
+
+    if FileFormat(section.format, section.values).typed:
+        return refused_names(section.name, tables, directory, directory)
+    return refused_names(section.name, tables, directory)
+
+
+def _idle(section: FilesSection, log: LogExtent) -> bool:
+    from tidelog.outputs.base.stores.port import open_file_store
+    from tidelog.outputs.files.commits import Commits
+
+    if not holds_all(log, section.name):
+        return False
+    section.provide_options()
+    store = open_file_store(section.path)
+    store.check()
+    return Commits(store, section.name).are_finished(log.generation, log.end)
+
+
+KIND = OwnKind(FilesSection, _open, _place, look=FilesSection.look, names=_names, idle=_idle)

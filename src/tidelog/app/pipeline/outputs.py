@@ -90,7 +90,7 @@ class _Deliver:
         order: str = "key",
         message_format: str = "rows",
     ) -> Output:
-        from tidelog.outputs.base.kinds import PluginOutput
+        from tidelog.outputs.base.plugin_output import PluginOutput
         from tidelog.outputs.delivery_settings import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)

@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class PluginOutput(ExecutorOutput):
-    """Writes by what ``make`` returns, on the driver, for each batch."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_path: str,
-        state: StateStore,
-        delivery: Delivery,
-        make: Callable[[], TaskWriter],
-    ) -> None:
-        super().__init__(spark, log_path, state, delivery)
-        self._make = make
-
-    def writer(self) -> TaskWriter:
-        return self._make()
 
 
 S = TypeVar("S", bound=OutputSection)

@@ -1,0 +1,42 @@
+"""An output of whatever a function makes: kinds that other distributions bring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.sections import OutputSection
+from tidelog.ports import (
+    LogExtent,
+    Output,
+    OutputContext,
+    OutputPlace,
+    StateStore,
+    TargetTable,
+    TaskWriter,
+)
+from tidelog.system.extras import check_installed, missing_extra
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PluginOutput(ExecutorOutput):
+    """Writes by what ``make`` returns, on the driver, for each batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        make: Callable[[], TaskWriter],
+    ) -> None:
+        super().__init__(spark, log_path, state, delivery)
+        self._make = make
+
+    def writer(self) -> TaskWriter:
+        return self._make()

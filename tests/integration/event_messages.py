@@ -38,7 +38,7 @@ def capturing(
         encoding="utf-8",
     )
     config = load_config(file)
-    with tidelog.Engine([config]):
+    with tidelog.CaptureGroup([config]):
         yield config
 
 

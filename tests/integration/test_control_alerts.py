@@ -75,23 +75,8 @@ def hook() -> Iterator[Hook]:
 
 @contextmanager
 def running(text: str, base: Path) -> Iterator[None]:
-    stop, failures = threading.Event(), list[BaseException]()
-    capture = Capture(parse_config(text, "test.yaml", base, {}))
-
-    def run() -> None:
-        try:
-            capture.run(stop)
-        except BaseException as failure:  # noqa: BLE001 - raised below
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with Capture(parse_config(text, "test.yaml", base, {})):
         yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not failures
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:

@@ -114,7 +114,7 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
     assert "outputs[0].kind: expected 'delta'," in unknown
     assert "or 'lines', not 'line'" in unknown  # what is broken is offered to nobody
     assert "of broken-kind (broken_kind:KIND) can't be loaded: ModuleNotFoundError" in bad
-    assert "its section is not derived from tidelog.OutputSection" in wrong
+    assert "its section is not derived from tidelog.ext.OutputSection" in wrong
     assert "expected 'debezium', 'flat', 'cloudevents', 'avro', 'avro_flat' or 'keys'" in formats
     assert (
         "expected sqlite:///path/to/state.db, or a URL of log, zookeeper, postgresql, folder"

@@ -22,7 +22,7 @@ from tidelog.app.remote_control import (
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
 from tidelog.app.status_stream import OnStatus, StatusFeed
-from tidelog.app.verify.compare import verify
+from tidelog.app.verify.compare import verify_outputs as verify
 from tidelog.app.web.standalone import serve_page
 
 __all__ = [

@@ -222,7 +222,7 @@ class Dump(DumpOptions, Section):
     )
 
 
-class Pipeline(Section):
+class PipelineOptions(Section):
     """How Spark runs."""
 
     name: str = Field(
@@ -280,7 +280,7 @@ class Config(Section):
         default=[], description="Dumps that are asked for again and again, at times."
     )
     control: Control = Field(default=_EMPTY)
-    pipeline: Pipeline = Field(default=_EMPTY)
+    pipeline: PipelineOptions = Field(default=_EMPTY)
     engine: EngineSection = Field(default=_EMPTY)
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
@@ -381,7 +381,7 @@ SECTIONS: dict[str, type[Section]] = {
     "dump": Dump,
     "dumps": ScheduledDump,
     "control": Control,
-    "pipeline": Pipeline,
+    "pipeline": PipelineOptions,
     "engine": EngineSection,
     "outputs": DeltaSection,
 }

@@ -48,7 +48,7 @@ _SNAPSHOT_CONFIGURATION: Any = Field(
 _SNAPSHOT_CLASS: Any = Field(
     default=None,
     pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-    description="Of `snapshot: custom`: `module:Class` of a `tidelog.Snapshotter`.",
+    description="Of `snapshot: custom`: `module:Class` of a `tidelog.ext.Snapshotter`.",
     examples=["shop.dumps:OnMondays"],
 )
 _SIGNAL_TABLE = (

@@ -149,9 +149,9 @@ class EngineCore:
         if self._failure is not None:
             raise self._failure
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """End the engine, whatever it does, and wait for its end, unless this is one of its
-        threads, such as the consumer's.
+        threads, such as the consumer's; or do not ``wait``.
 
         Raises:
             EngineStateError: it has stopped.
@@ -163,7 +163,7 @@ class EngineCore:
             self._finish()
             return
         self._stopping.set()
-        if self not in _INSIDE.get():
+        if wait and self not in _INSIDE.get():
             self._ended.wait()
 
     def wait_for_polling(self, timeout_s: float | None = None) -> bool:

@@ -148,9 +148,9 @@ class OutputContext:
         log_path: of the event log.
         open_state: a new handle on the state store, which the output closes.
         deliver: an output of what `TaskWriter` the function makes (on the driver, pickled to each
-            task), with all that a section derived from `tidelog.ExecutorSection` says; arguments:
-            the section, the function, ``keyed`` (the newest state of keys; else every change),
-            ``order`` and ``message_format`` (a formatter's name, or ``rows``).
+            task), with all that a section derived from `tidelog.ext.ExecutorSection` says. Its
+            arguments: the section, the function, ``keyed`` (the newest state of keys; else every
+            change), ``order`` and ``message_format`` (a formatter's name, or ``rows``).
     """
 
     spark: Any
@@ -187,8 +187,8 @@ class OutputKind(Protocol[S]):
 
     @property
     def section(self) -> type[S]:
-        """The model of its section, derived from `tidelog.OutputSection`; its field ``kind`` is a
-        Literal of the kind's name.
+        """The model of its section, derived from `tidelog.ext.OutputSection`; its field ``kind`` is
+        a Literal of the kind's name.
         """
         ...
 

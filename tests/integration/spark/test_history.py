@@ -16,7 +16,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tests.unit.spark.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.pipeline import as_of
+from tidelog.spark import as_of
 from tidelog.spark.changes import replaying
 from tidelog.spark.errors import find_error
 

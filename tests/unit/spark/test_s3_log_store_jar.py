@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.s3_log_store import NAME, compiled, javac, write_jar
 
-from tidelog.pipeline import DELTA_CONF, s3_log_store_jar
+from tidelog.spark import DELTA_CONF, s3_log_store_jar
 from tidelog.spark.sessions.session import _joined
 
 

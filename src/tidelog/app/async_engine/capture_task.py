@@ -266,7 +266,7 @@ class CaptureTask:
         on_status: OnStatus = ignore,
     ) -> None:
         self.name = name
-        self.capture = Capture(config)
+        self.capture = Capture(config, on_status=self._on_status)
         self._path = log_place(config)
         given: dict[str, Any] = {
             "batch_size": batch_size,
@@ -282,7 +282,6 @@ class CaptureTask:
             self._reader = ExclusiveTask(self._path, name, members, offsets=offsets, **given)
         else:
             self._reader = LogTask(self._path, name, offsets=offsets, **given)
-        self._stop = threading.Event()
         self._most_retries, self._told, self._retries = most_retries, on_status, 0
         self._led_at = math.inf
         self._ready = False
@@ -323,7 +322,7 @@ class CaptureTask:
 
     def stop(self) -> None:
         """Stop. What capture has read is durable when this returns."""
-        self._stop.set()
+        self.capture.stop()
         if self._thread is not None:
             self._thread.join()
         self._reader.stop()
@@ -346,8 +345,8 @@ class CaptureTask:
 
     def _run(self) -> None:
         try:
-            self.capture.run(self._stop, self._on_status)
-            self._complete = not self._stop.is_set()
+            self.capture.run()
+            self._complete = not self.capture.stopping
         except IncompleteDumpError as error:
             # Raised now, it would keep the rest from being delivered, at every start again.
             self._lacking, self._complete = error, True
@@ -366,8 +365,8 @@ class CaptureTask:
             led_s = time.monotonic() - self._led_at
             self._led_at = math.inf
             self._retries = 1 if led_s >= _LED_S else self._retries + 1
-            if 0 <= self._most_retries < self._retries and not self._stop.is_set():
-                self._stop.set()  # it tries no more
+            if 0 <= self._most_retries < self._retries and not self.capture.stopping:
+                self.capture.stop()  # it tries no more
                 self._failure = SourceError(
                     f"capture failed {self._retries} times in a row (errors_max_retries: "
                     f"{self._most_retries}), the last time: {self.trouble}"

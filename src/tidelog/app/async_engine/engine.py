@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -24,6 +23,7 @@ from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
 from tidelog.app.pipeline.dependencies import check_spark
 from tidelog.app.pipeline.run import session
+from tidelog.app.service import Service
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
@@ -63,7 +63,7 @@ def on_spark(config: Config) -> MakeWorkers:
     return make
 
 
-class AsyncEngine:
+class AsyncEngine(Service):
     """Captures a source and gives its change events to the program, at least once.
 
     Once it has stopped, every call but `state`, `context` and `wait_for_polling`, which only look,
@@ -132,6 +132,7 @@ class AsyncEngine:
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
         **options: Any,
     ) -> None:
+        super().__init__("tidelog-engine")
         self.config = _config(config)
         section = _section(self.config.engine, options)
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
@@ -173,7 +174,7 @@ class AsyncEngine:
         if consumer is None and change_consumer is None and record_processor is None:
             self._stream = EventStream(
                 lambda: self._core.run(),
-                self._close_if_open,
+                self._end,
                 lambda loop: self._core.use_loop(loop),
             )
             change_consumer, most_open_batches = self._stream.take, STREAMED_BATCHES
@@ -193,8 +194,6 @@ class AsyncEngine:
             event_loop=event_loop,
             most_open_batches=most_open_batches,
         )
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
 
     @property
     def state(self) -> EngineState:
@@ -206,15 +205,33 @@ class AsyncEngine:
         return self._core.context
 
     def run(self) -> None:
-        """Until `close`, until something fails, or until all is delivered that there will be
-        (``source.snapshot: initial_only``).
+        """Give events until `stop` is called, something fails, or all is delivered that there will
+        be (``source.snapshot: initial_only``).
 
         Raises:
             EngineStateError: it runs already, or has run.
             TidelogError: what ended it. IncompleteDumpError comes behind all that was captured.
         """
+        super().run()
+
+    def _run(self, stop: threading.Event) -> None:
         self._refuse_without_consumer()
         self._core.run()
+
+    def start(self) -> None:
+        """Begin on a thread of its own; returns at once.
+
+        Raises:
+            UsageError: it was started before.
+        """
+        self._refuse_without_consumer()
+        super().start()
+
+    def stop(self) -> None:
+        """Ask it to end; returns at once."""
+        super().stop()
+        with suppress(EngineStateError):  # it has ended
+            self._core.close(wait=False)
 
     def events(self) -> EventStream:
         """Of an engine without a consumer: its events, to iterate over.
@@ -259,13 +276,13 @@ class AsyncEngine:
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self._close_if_open)
+            self.stop()
             await asyncio.wait([ended])
             ended.exception()  # the cancellation is what is told
             raise
 
     def close(self) -> None:
-        """End it and wait for the end; called by a consumer or a callback it does not wait.
+        """`stop`, and wait for the end; called by a consumer or a callback it does not wait.
 
         Raises:
             EngineStateError: it has stopped.
@@ -292,35 +309,16 @@ class AsyncEngine:
         """Until it polls (True), has ended, or ``timeout_s`` is over."""
         return self._core.wait_for_polling(timeout_s)
 
-    def __enter__(self) -> AsyncEngine:
+    def __enter__(self) -> Self:
         """Returns when it polls. Raises what kept it from that."""
-        self._refuse_without_consumer()
-        self._thread = threading.Thread(target=self._run_kept, name="tidelog-engine", daemon=True)
-        self._thread.start()
+        super().__enter__()
         if not self._core.wait_for_polling():
-            self._thread.join()
-            if self._error is not None:
-                raise self._error
+            self.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Raises what ended the engine, unless the block raised."""
-        self._close_if_open()
-        assert self._thread is not None
-        self._thread.join()
-        if error is None and self._error is not None:
-            raise self._error
-
-    def _run_kept(self) -> None:
-        try:
-            self._core.run()
-        except BaseException as error:  # noqa: BLE001 - raised where the block ends
-            self._error = error
+    def _end(self) -> None:
+        with suppress(EngineStateError):  # it has ended
+            self._core.close()
 
     def _refuse_without_consumer(self) -> None:
         if self._stream is not None:
@@ -328,10 +326,6 @@ class AsyncEngine:
                 "give one of consumer, change_consumer and record_processor, or iterate over "
                 "engine.events()"
             )
-
-    def _close_if_open(self) -> None:
-        with suppress(EngineStateError):  # it ended by itself
-            self._core.close()
 
 
 class CaptureConnector:

@@ -80,8 +80,20 @@ class CaptureGroup:
         for thread in self._threads:
             thread.start()
 
+    def run(self) -> None:
+        """Start every task, and wait until all have ended. Raises the first failure."""
+        self.start()
+        try:
+            while not self.wait(1):
+                pass
+        finally:
+            self._end()
+
     def stop(self) -> None:
-        """End every task; what was read is durable when this returns."""
+        """Ask every task to end; returns at once."""
+        self._stop.set()
+
+    def _end(self) -> None:
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -95,7 +107,7 @@ class CaptureGroup:
             self._changed.wait_for(lambda: self.failures or not self._running, timeout_s)
         if self.failures:
             if self._stops:
-                self.stop()
+                self._end()
             raise next(iter(self.failures.values()))
         return not self._running
 
@@ -109,7 +121,8 @@ class CaptureGroup:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        """What was read is durable when this returns."""
+        self._end()
 
     def _task(self, index: int) -> None:
         def on_status(status: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader
 from tidelog.app.http_server import Serving, open_serving
 from tidelog.app.instances import InstanceRegistration, this_holder
 from tidelog.app.log_location import log_place, seen_later, start_offset
+from tidelog.app.service import Service
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.startup import read_at_startup, retry_until_available
@@ -124,18 +125,31 @@ def dump_options(config: Config) -> DumpOptions:
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
 
-class Capture:
-    """Log capture and dumps of one source, for embedding or for the command line.
+class Capture(Service):
+    """Captures one source's log, and dumps its tables. Leads, or stands by while another process
+    leads.
+
+    Example:
+        ``with Capture("tidelog.yaml") as capture: capture.wait()``
 
     Args:
         config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
-        on_notification: told what dumps do, on a thread of its own; no coroutine function.
+        on_notification: called with what dumps report, on a thread of its own; no coroutine
+            function.
+        on_status: called about once a second with the document that `tidelog status` shows; no
+            coroutine function.
     """
 
     def __init__(
-        self, config: Config | str | Path, *, on_notification: OnNotification | None = None
+        self,
+        config: Config | str | Path,
+        *,
+        on_notification: OnNotification | None = None,
+        on_status: OnStatus = ignore,
     ) -> None:
+        super().__init__("tidelog-capture")
         refuse_coroutine_function("on_notification", on_notification)
+        refuse_coroutine_function("on_status", on_status)
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
@@ -144,6 +158,7 @@ class Capture:
         self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
         self._callbacks = () if on_notification is None else (on_notification,)
+        self._on_status = on_status
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
@@ -151,14 +166,8 @@ class Capture:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
 
-    def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
-        """Lead, or stand by while another process does, until ``stop``.
-
-        Raises:
-            TidelogError: what needs a person; see docs/failure-modes.md.
-        """
-        refuse_coroutine_function("on_status", on_status)
-        config = self.config
+    def _run(self, stop: threading.Event) -> None:
+        config, on_status = self.config, self._on_status
         source = source_kind(config)
         source.prepare()
         check_channels(config)
@@ -451,4 +460,4 @@ class Capture:
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
     """Capture alone, until ``stop_event``."""
-    Capture(config).run(stop_event, on_status)
+    Capture(config, on_status=on_status)._run(stop_event)

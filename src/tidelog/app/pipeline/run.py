@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
@@ -16,10 +17,12 @@ from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.app.pipeline.pause import PipelinePause
+from tidelog.app.service import Service
 from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
-from tidelog.config import Config
+from tidelog.config import Config, load_config
+from tidelog.config.databases import of_one_database
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.outputs.base.executors.lease_file import LeaseFile
@@ -48,6 +51,34 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     spark = spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
     await_executors(spark, stop)
     return spark
+
+
+class Pipeline(Service):
+    """Delivers the event log to the configured outputs, by Spark. Delivers, or stands by while
+    another process does.
+
+    Example:
+        ``Pipeline("tidelog.yaml", once=True).run()``
+
+    Args:
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        once: deliver what the event log holds now, and end; raises LedElsewhereError while another
+            process delivers.
+        on_status: called with who delivers and with each batch, as a document; no coroutine
+            function.
+    """
+
+    def __init__(
+        self, config: Config | str | Path, *, once: bool = False, on_status: OnStatus = ignore
+    ) -> None:
+        super().__init__("tidelog-pipeline")
+        refuse_coroutine_function("on_status", on_status)
+        self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
+        self._once = once
+        self._on_status = on_status
+
+    def _run(self, stop: threading.Event) -> None:
+        pipeline(self.config, once=self._once, on_progress=self._on_status, stop_event=stop)
 
 
 class _Spark:

@@ -57,5 +57,7 @@ def _loaded(name: str) -> Snapshotter:
             f"source.snapshot_class: {name} can't be made ({type(error).__name__})"
         ) from error
     if not isinstance(made, Snapshotter):
-        raise ConfigError(f"source.snapshot_class: {name} is not derived from tidelog.Snapshotter")
+        raise ConfigError(
+            f"source.snapshot_class: {name} is not derived from tidelog.ext.Snapshotter"
+        )
     return made

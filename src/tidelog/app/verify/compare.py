@@ -49,7 +49,7 @@ NO_COPIES = (
 )
 
 
-def verify(
+def verify_outputs(
     config: Config,
     *,
     tables: Sequence[str] = (),

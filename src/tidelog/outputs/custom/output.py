@@ -32,7 +32,9 @@ class PythonOutput(ExecutorOutput):
         self._class = load(class_name)
         self._options = dict(options)
         if not callable(getattr(self._class, "write", None)):
-            raise ConfigError(f"{class_name} has no method write: derive it from tidelog.Writer")
+            raise ConfigError(
+                f"{class_name} has no method write: derive it from tidelog.ext.Writer"
+            )
         try:
             self._class(**self._options)
         except TypeError as error:

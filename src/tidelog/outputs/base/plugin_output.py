@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import (
-    LogExtent,
-    Output,
-    OutputContext,
-    OutputPlace,
     StateStore,
-    TargetTable,
     TaskWriter,
 )
-from tidelog.system.extras import check_installed, missing_extra
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

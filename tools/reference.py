@@ -316,7 +316,7 @@ STATES_HEAD = """\
 # States of dumps
 
 What a dump, its tables, its chunks and their windows go through. Capture applies these very tables: what stands in none of them
-is a mistake, and ends the session, which begins anew from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
+is a mistake, and ends the session, which restarts from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
 how to pause, resume and cancel: [operate dumps](../how-to/operate-dumps.md).
 """
 

@@ -35,8 +35,8 @@ from tidelog.state.log_store import LogBackend
 from tidelog.system import failpoints, processes
 
 session.STATUS_EVERY_S = 0.2
-session.LOOK_EVERY_S = 0.4
-session.LOOK_SHARE = 1.0
+session.POLL_EVERY_S = 0.4
+session.POLL_SHARE = 1.0
 session.MAINTAIN_EVERY_S = 0.7
 LogBackend.look_every_s = 0.4
 TURN_S = 0.02

@@ -59,11 +59,11 @@ def test_whatever_happens_each_is_where_its_table_says(
     for news in data.draw(st.lists(st.sampled_from(list(inputs)), max_size=30)):
         before = thing.status
         if (before, news) in rows:
-            thing.meet(news)
+            thing.transition(news)
             assert thing.status is rows[before, news]
         else:
             with pytest.raises(TransitionError):
-                thing.meet(news)
+                thing.transition(news)
             assert thing.status is before
         if before in table.ends():
             assert thing.status is before

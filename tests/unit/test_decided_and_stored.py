@@ -71,9 +71,9 @@ class Decided:
     def running(self, dump_id: str = INITIAL_DUMP) -> DumpState:
         dump = self.coordinator.request(dump_id, [T, U], reason="initial", now_ms=0)
         with self.coordinator._lock:
-            dump.meet(DumpInput.BEGIN)
+            dump.transition(DumpInput.BEGIN)
             for progress in dump.tables:
-                progress.meet(TableInput.BEGIN)
+                progress.transition(TableInput.BEGIN)
         return dump
 
     def read(self, dump: DumpState) -> None:

@@ -43,8 +43,8 @@ def test_texts_that_are_stored_are_those_of_former_versions() -> None:
 
 def test_stored_dump_is_plain_json_and_comes_back_as_it_was(tmp_path: Path) -> None:
     dump = DumpState("d", 1, [TableProgress("public.t")])
-    dump.meet(DumpInput.BEGIN)
-    dump.tables[0].meet(TableInput.BEGIN)
+    dump.transition(DumpInput.BEGIN)
+    dump.tables[0].transition(TableInput.BEGIN)
     state = SqliteState(tmp_path / "state.db")
     state.put("dump/d", dump.to_json(), None)
     stored = state.get("dump/d")
@@ -100,7 +100,7 @@ def test_what_has_ended_stays_ended() -> None:
 def test_what_stands_in_no_table_is_refused() -> None:
     dump = DumpState("d", 1, [], status=DumpStatus.COMPLETED)
     with pytest.raises(TransitionError, match="dump that is completed can't meet 'pause'"):
-        dump.meet(DumpInput.PAUSE)
+        dump.transition(DumpInput.PAUSE)
     assert dump.status is DumpStatus.COMPLETED
 
 

@@ -13,7 +13,7 @@ from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
 from tidelog.capture.dumps.state_machine import TableStatus
-from tidelog.capture.dumps.store import DumpStore, LogHolder
+from tidelog.capture.dumps.store import DumpStore, LogExtent
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -224,7 +224,7 @@ def test_range_that_was_left_out_of_given_keys_is_no_range_of_the_table(state: S
     queue = ChunkQueue()
     queue.start(dump, dump.tables[0], 100)
     assert queue.next_retry(0.0) is None, "no rows that nobody asked for"
-    assert queue.keys_wanted(("d", "public.t")) == ("k", 0)
+    assert queue.keys_to_fetch(("d", "public.t")) == ("k", 0)
 
 
 def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -> None:
@@ -239,10 +239,10 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
         if task is not None:
             read += task.request.keys or ()
             continue
-        wanted = queue.keys_wanted(name)
+        wanted = queue.keys_to_fetch(name)
         if wanted is None:
             break
-        assert queue.keys_wanted(name) is None, "they are on their way"
+        assert queue.keys_to_fetch(name) is None, "they are on their way"
         assert queue.next_chunk(name, 2, planned=False) is None
         queue.keys_fetched(name, wanted[1], keys[wanted[1] :][:3])
     assert read == [("0",), ("2",), ("3",), ("4",)]
@@ -251,7 +251,7 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
 
 def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteState) -> None:
     before, end = loaded(state), 100
-    before.reconcile([], LogHolder(lambda: end, lambda _offset: True))
+    before.reconcile([], LogExtent(lambda: end, lambda _offset: True))
     dump = requested(before)
     table = dump.tables[0]
     table.begin(10, 10)
@@ -262,11 +262,11 @@ def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteS
     before.flush()
     after = loaded(state)
     held = [(20, chunk(None, "1", 0)), (30, chunk("1", "2", 1))]
-    after.reconcile(held, LogHolder(lambda: 200, lambda offset: offset <= 50))
+    after.reconcile(held, LogExtent(lambda: 200, lambda offset: offset <= 50))
     [(known, _)] = [(t, d) for d in after.all() for t in d.tables]
     assert not known.complete
     assert [(done.low, done.high) for done in known.ranges] == [(None, ("2",))]
     after.flush()
     again = loaded(state)
-    again.reconcile(held, LogHolder(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
-    assert not again.resting_on_nothing(), "it rests on the log as it is now"
+    again.reconcile(held, LogExtent(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
+    assert not again.ahead_of_log(), "it rests on the log as it is now"

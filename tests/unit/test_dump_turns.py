@@ -16,7 +16,7 @@ def given(dumps: list[DumpState], chunks: int) -> list[str]:
     turns, found = DumpTurns(), []
     for _ in range(chunks):
         first = turns.order(dumps)[0]
-        turns.gave(first)
+        turns.took_turn(first)
         found.append(first.dump_id)
     return found
 

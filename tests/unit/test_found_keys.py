@@ -35,7 +35,7 @@ def test_a_transaction_is_read_no_further_than_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor are its records all asked for before the first of them is looked at."""
-    monkeypatch.setattr(windows_module, "FOUND_BYTES", 64 << 10)
+    monkeypatch.setattr(windows_module, "READ_BACK_BYTES", 64 << 10)
     read = 0
 
     def counted() -> Iterator[LogBatch]:

@@ -77,34 +77,34 @@ class Looking:
         self.now = 0.0
         self.guard = LogGuard(wanted, 100, self.gate, lambda: self.now)
 
-    def look(self, retained: int, after_s: float = 1.0) -> None:
+    def check(self, retained: int, after_s: float = 1.0) -> None:
         self.now += after_s
         source: dict[str, Any] = {"retained_bytes": retained, "spare_bytes": None}
-        self.guard.look(source)
+        self.guard.check(source)
 
 
 def test_dumps_are_held_while_there_is_a_danger() -> None:
     looking = Looking(WhenLogInDanger.PAUSE_DUMPS)
-    looking.look(99)
-    assert not looking.gate.dumps_wait
-    looking.look(100)
-    assert looking.gate.dumps_wait
-    assert not looking.gate.all_waits
+    looking.check(99)
+    assert not looking.gate.blocks_dumps
+    looking.check(100)
+    assert looking.gate.blocks_dumps
+    assert not looking.gate.blocks_all
     (hold,) = looking.gate.summary()
     assert (hold["why"], "log_danger_bytes" in hold["reason"]) == (DumpBlocks.LOG_IN_DANGER, True)
-    looking.look(80, after_s=10 * STOP_AFTER_S)
+    looking.check(80, after_s=10 * STOP_AFTER_S)
     (later,) = looking.gate.summary()
     assert later["since_ms"] == hold["since_ms"]
-    looking.look(74)
-    assert not looking.gate.dumps_wait
+    looking.check(74)
+    assert not looking.gate.blocks_dumps
     assert looking.guard.summary()["danger"] is None
 
 
 def test_a_warning_holds_nothing() -> None:
     looking = Looking(WhenLogInDanger.WARN)
-    looking.look(1000)
-    looking.look(1000, after_s=10 * STOP_AFTER_S)
-    assert not looking.gate.dumps_wait
+    looking.check(1000)
+    looking.check(1000, after_s=10 * STOP_AFTER_S)
+    assert not looking.gate.blocks_dumps
     assert looking.guard.summary()["danger"] is not None
 
 
@@ -113,19 +113,19 @@ def test_capture_stops_only_for_a_danger_that_does_not_get_less(wanted: WhenLogI
     looking = Looking(wanted)
     kept = 100_000
     while kept > 50_000:  # it was away, and catches up, slowly
-        looking.look(kept, after_s=0.9 * STOP_AFTER_S)
-        assert looking.gate.dumps_wait
+        looking.check(kept, after_s=0.9 * STOP_AFTER_S)
+        assert looking.gate.blocks_dumps
         kept = int(kept * 0.98)
-    looking.look(kept, after_s=1.0)
-    looking.look(kept, after_s=0.9 * STOP_AFTER_S)
+    looking.check(kept, after_s=1.0)
+    looking.check(kept, after_s=0.9 * STOP_AFTER_S)
     with pytest.raises(LogInDangerError, match=f"when_log_in_danger: {wanted} says") as raised:
-        looking.look(kept - 1, after_s=0.2 * STOP_AFTER_S)
+        looking.check(kept - 1, after_s=0.2 * STOP_AFTER_S)
     assert ("slot is dropped" in str(raised.value)) == looking.guard.drops_slot
 
 
 def test_a_danger_that_begins_anew_has_all_the_time_again() -> None:
     looking = Looking(WhenLogInDanger.STOP)
-    looking.look(100)
-    looking.look(10, after_s=0.9 * STOP_AFTER_S)
-    looking.look(100)
-    looking.look(100, after_s=0.9 * STOP_AFTER_S)
+    looking.check(100)
+    looking.check(10, after_s=0.9 * STOP_AFTER_S)
+    looking.check(100)
+    looking.check(100, after_s=0.9 * STOP_AFTER_S)

@@ -126,10 +126,10 @@ def test_keys_whose_document_an_earlier_leader_deletes_late_hold_up_no_dump(
     after = MissingRowsQueue(KEYS, state)
     after.load()
     wanted.done(take(wanted))
-    assert after.any_of("public.t")
+    assert after.has_pending("public.t")
     wanted.flush()
     assert next_of(after, 10) is None
-    assert not after.any_of("public.t")
+    assert not after.has_pending("public.t")
     assert not after.wanted
 
 
@@ -164,7 +164,7 @@ def test_keys_still_unseen_count_by_their_first_request(wanted: MissingRowsQueue
     wanted.add(T, encoded(0, 3))
     number = wanted.number
     wanted.done(take(wanted), unread={("2",)})
-    assert wanted.any_of("public.t", upto=number)
+    assert wanted.has_pending("public.t", upto=number)
     assert take(wanted).keys == (("2",),)
 
 
@@ -202,13 +202,13 @@ def test_a_key_put_aside_is_tried_alone_and_later(
     wanted.done(KeysToRead(taken.refetch_table, taken.pieces, taken.keys[2:]))
     wanted.flush()
     assert sorted(waiting(state)) == texts(0, 2)
-    assert not wanted.any_of("public.t")
+    assert not wanted.has_pending("public.t")
     assert wanted.unread("public.t", since=0) == 2
     assert next_of(wanted, 10, 100.0) is None
     again = take(wanted, now=200.0)
     assert again.keys == (("0",),)
     wanted.done(again)  # what was in its way is gone: the other is as any
-    assert wanted.any_of("public.t")
+    assert wanted.has_pending("public.t")
     wanted.done(take(wanted))
     wanted.flush()
     assert not state.keys(REFETCH_KEY)

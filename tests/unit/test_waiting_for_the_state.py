@@ -60,7 +60,7 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
     no_longer.start()
     with closing(Away(tmp_path / "state.db")) as away:
         patient = RetryingStateStore(away, check)
-        patient.until(session_ended)
+        patient.retry_until(session_ended)
         with pytest.raises(LeaseLostError):
             patient.get("a")
     no_longer.cancel()
@@ -70,7 +70,7 @@ def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
     state: SqliteState, tmp_path: Path
 ) -> None:
     patient = RetryingStateStore(state, held)
-    patient.until(threading.Event())
+    patient.retry_until(threading.Event())
     thread = threading.Thread(target=lambda: patient.put("a", 2, None))
     with locked(tmp_path):
         thread.start()
@@ -87,7 +87,7 @@ def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Pa
     with locked(tmp_path):
         with pytest.raises(StateError):  # nothing was begun
             patient.put("a", 2, None)
-        patient.until(ended)
+        patient.retry_until(ended)
         threading.Timer(1.5, ended.set).start()
         with pytest.raises(StateError):
             patient.put("a", 2, None)
@@ -96,7 +96,7 @@ def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Pa
 
 def test_a_put_of_a_version_is_asked_for_once(state: SqliteState, tmp_path: Path) -> None:
     patient = RetryingStateStore(state, held)
-    patient.until(threading.Event())
+    patient.retry_until(threading.Event())
     with pytest.raises(StateConflictError):
         patient.put("a", 2, 7)
     with locked(tmp_path), pytest.raises(StateError):

@@ -11,7 +11,7 @@ from typing import Any
 from tidelog.app.instances import PREFIX, of_pipeline, standbys
 from tidelog.app.log_location import log_place
 from tidelog.capture.generation import STATUS_KEY
-from tidelog.capture.leadership import ASK_EVERY_S
+from tidelog.capture.leadership import POLL_EVERY_S
 from tidelog.config import Config
 from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -335,7 +335,7 @@ def acquired(
     stop = stop or threading.Event()
     while (lease := election.acquire()) is None:
         waited = time.monotonic() >= begun + _patience_s(election, untold_s)
-        if waited or stop.wait(ASK_EVERY_S):
+        if waited or stop.wait(POLL_EVERY_S):
             leader = election.leader() or "unknown"
             raise LedElsewhereError(f"{what} leads{where} ({leader}): {remedy}")
     return lease

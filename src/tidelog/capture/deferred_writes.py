@@ -1,7 +1,7 @@
-"""Changes of the state store that are decided under a lock and made without it, in their order.
+"""State-store writes that are decided under a lock and executed later without it, in order.
 
-Whoever decides holds the lock for as long as it takes to change what is in memory. The store may
-take seconds, or be away: only who needs the change durable waits for it (`DeferredWrites.flush`).
+A caller holds the lock only while it changes memory. The store may take seconds or be down: only a
+caller that needs the change durable waits for it (`DeferredWrites.flush`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tidelog.ports import StateStore
 
 
 class DeferredWrites:
-    """Changes of ``state`` that are still to be made. Thread-safe.
+    """A queue of pending writes to ``state``. Thread-safe.
 
-    What is stored are whole documents: of two decisions on one of them the later must be written
-    later, so all changes are made in the order they were asked for, by one thread at a time.
+    Values are whole documents, so the later of two decisions on one must be written later: all
+    writes run in the order they were queued, by one thread at a time.
     """
 
     def __init__(self, state: StateStore) -> None:
@@ -29,25 +29,25 @@ class DeferredWrites:
         self._flushing = threading.Lock()
 
     def put(self, key: str, value: Any) -> None:
-        """Store ``value``, which nobody changes any more."""
+        """Queue a write of ``value``, which must not change any more."""
         self.call(lambda: self._state.put(key, value, None))
 
     def delete(self, key: str) -> None:
         self.call(lambda: self._state.delete(key))
 
     def call(self, change: Callable[[], object]) -> None:
-        """Make a change that is more than one document's, or tell what was changed before."""
+        """Queue a function: a change of several documents, or a report of earlier changes."""
         with self._order:
             self._changes.append(change)
             self._asked += 1
 
     def flush(self) -> None:
-        """All that was asked for before this call is durable when it returns. No lock under which
-        anything is decided may be held: the store is waited for.
+        """Wait until all that was queued before this call is durable. The caller must hold no lock
+        under which anything is decided: this waits for the store.
 
         Raises:
-            TidelogError: of the store. The change that failed, and those behind it, are not made:
-                a later call begins with it.
+            TidelogError: of the store. The write that failed and those after it stay queued: a
+                later call starts with it.
         """
         upto = self._asked
         if self._made >= upto:

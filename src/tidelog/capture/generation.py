@@ -1,4 +1,4 @@
-"""The documents of the state that belong to one event log."""
+"""Binds the documents of the state store to one event log, and detects if either was set back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 STATUS_KEY: Final = "status"
 CONSENT_KEY: Final = "log-gap-consent"
-"""Set by a person who consents to a gap, once, for the next start."""
+"""Set by a user who accepts a gap, for the next start only."""
 GAP_KEY: Final = "log-gap"
-"""Set while a gap in the log, that the user consented to, waits for its dump."""
+"""Set while an accepted gap in the log waits for its dump."""
 _OF_ONE_LOG: Final = (
     DUMP_PREFIX, REFETCH_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
     UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY, SCOPE_KEY,
@@ -31,30 +31,30 @@ _OF_ONE_LOG: Final = (
 
 
 def check_lost(state: StateStore, place: str) -> bool:
-    """Where there is no event log at ``place``: True, one may begin. Raises PreflightError if the
-    state knows one, and no reset says that another is to begin.
+    """Call it if there is no event log at ``place``. True: a new one may begin. Raises
+    PreflightError if the state belongs to one, and no reset was requested.
     """
     known = state.get(GENERATION_KEY)
     if known is None or state.get(CONSENT_KEY) is not None:
         return True
     raise PreflightError(
         f"log.path: {place} holds no event log, but the state store knows one of generation "
-        f"{known.value}. If it lies on a file system of its own, mount that on this host, or "
-        "correct log.path; the state is left as it is. If the log is lost: put it back from a "
+        f"{known.value}. If it is on a file system of its own, mount that on this host, or "
+        "correct log.path; the state is left as it is. If the log is lost: restore it from a "
         "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset`, which dumps all "
         "tables again"
     )
 
 
 class NotesRevision(Protocol):
-    """The event log's writer: notes in each segment how often the status was stored by then."""
+    """The event log's writer, which notes in each segment how often the status was stored."""
 
     state_revision: int
 
 
 class StatusStore:
-    """Stores the leader's status, and counts how often. Each segment notes the count that was
-    durable before it, so a state store that was put back to an earlier state is noticed.
+    """Stores the leader's status and counts how often. Each segment notes the count that was
+    durable before it, so a state store that was restored to an earlier state is noticed.
     """
 
     def __init__(self, state: StateStore, log: NotesRevision) -> None:
@@ -63,9 +63,9 @@ class StatusStore:
         self._revision = 0 if stored is None else int(stored.value.get("revision", 0))
 
     def note_if_older(self, state: StateStore, begin: int) -> None:
-        """Where the event log notes a status that the state store does not have, all tables are
-        dumped again: dumps that were due, tables that were left out and keys to be read again may
-        be missing in the state, and the log was read past them. ``begin``: the log's next offset.
+        """Dump all tables again if the event log notes a status that the state store does not have:
+        due dumps, left-out tables and keys to read again may be missing in the state, and the log
+        was read past them. ``begin``: the log's next offset.
         """
         if self._log.state_revision <= self._revision:
             return
@@ -82,9 +82,9 @@ class StatusStore:
 
 
 def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -> None:
-    """Where the state, as it was stored, rests on more than the event log ``holds``, all tables are
-    dumped again: what is known of their schemas and dumps may stand in what is lost. Before
-    anything is stored anew. ``begin``: the log's next offset.
+    """Dump all tables again if the stored state relies on more than the event log ``holds``: the
+    lost part may have changed what is known of schemas and dumps. Call it before anything is
+    stored. ``begin``: the log's next offset.
     """
     dumps = [found.value for key in state.keys(DUMP_PREFIX) if (found := state.get(key))]
     status = state.get(STATUS_KEY)
@@ -100,7 +100,7 @@ def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -
 
 
 def bind(state: StateStore, generation: str, refused: UnsupportedTables) -> None:
-    """Progress belongs to one event log: with another one it would hide rows never dumped."""
+    """Delete state of another event log: its progress would hide rows that were never dumped."""
     stored = state.get(GENERATION_KEY)
     if stored is not None and stored.value == generation:
         return

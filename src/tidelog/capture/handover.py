@@ -1,8 +1,8 @@
-"""A leader that ends in order goes on until those that stand by are on the watch.
+"""Graceful handover: the old leader keeps capturing until the standbys poll the lease often.
 
-Where each look at a lease is paid for, they look only now and then. So the lease says first that it
-is about to be given back, and is given back once all of them have seen that: then they look often,
-and hardly a moment passes without a leader.
+Where each poll of a lease costs money, standbys poll rarely. So the lease first announces that it
+will be released, and is released once all standbys have seen that and poll often: then there is a
+leader almost all the time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TURN_S = 0.05
 
 
 class HandoverWait:
-    """Waits for ``stop``, in a thread of its own. Use it as a context manager.
+    """Waits for ``stop`` and then for the standbys, in its own thread. Use it as a context manager.
 
     Args:
-        stop: ends everything.
-        announce: says in the lease that it will be given back; how long to go on then. None: there
-            is nobody who would have to be told.
+        stop: ends the session.
+        announce: announces in the lease that it will be released; returns the seconds to keep
+            capturing. None: no standby needs it.
     """
 
     def __init__(self, stop: threading.Event, announce: Callable[[], float] | None) -> None:
@@ -34,11 +34,11 @@ class HandoverWait:
         self._announce = announce
         self._over = threading.Event()
         self.ends = stop if announce is None else threading.Event()
-        """Now the session ends."""
+        """Set when the session must end."""
 
     def __enter__(self) -> Self:
         if self._announce is not None:
-            threading.Thread(target=self._wait, name="tidelog-farewell", daemon=True).start()
+            threading.Thread(target=self._wait, name="tidelog-handover", daemon=True).start()
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class HandoverWait:
 
 
 def end_later(end: Callable[[], None], announce: Callable[[], float] | None) -> None:
-    """Calls `end` for a session that another process will lead, once standbys have been told."""
+    """Call `end` for a session that another process will lead, after the standbys were notified."""
     wait_s = 0.0 if announce is None else _announced_s(announce)
     if not wait_s:
         end()
@@ -72,9 +72,9 @@ def end_later(end: Callable[[], None], announce: Callable[[], float] | None) -> 
 
 
 def _announced_s(announce: Callable[[], float]) -> float:
-    """How long to go on after it was said; 0 if it could not be said."""
+    """Announce the end; returns the seconds to keep capturing, 0 if the announcement failed."""
     try:
         return announce()
     except TidelogError as error:
-        logger.info("the standbys could not be told that the leader ends: %s", error)
+        logger.info("the standbys could not be notified that the leader ends: %s", error)
         return 0.0

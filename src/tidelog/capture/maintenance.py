@@ -1,4 +1,4 @@
-"""What a session of capture does beside the log."""
+"""The work that a capture session does besides reading the log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog.capture.activity.log import Activity
 
 @dataclass(slots=True)
 class SessionMaintenance:
-    """What is done beside the log.
+    """Work besides reading the log, and its parameters.
 
     Attributes:
-        commands: take signals in and act on commands that wait; on a thread of their own.
-        maintain: roll up, retain, quarantine.
-        on_status: told the status document now and then.
+        commands: receives signals and executes waiting commands; called in a thread of its own.
+        maintain: runs rollup, retention and quarantine.
+        on_status: called with the status document from time to time.
         activity: counts what is appended.
-        troubles: parts of that document: what does not work beside the log.
+        troubles: returns parts of that document: what does not work besides the log.
         look_every_s: see `tidelog.ports.StateBackend`.
     """
 

@@ -1,6 +1,6 @@
-"""Tables of states: which may follow which. The docs print them, and a test walks each.
+"""State machines as tables of transitions. The docs print them, and a test checks each.
 
-Pure. States and inputs are enums; a table that has no row for what happens does not guess.
+Pure. States and inputs are enums; an input without a row in the table is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ I = TypeVar("I", bound=Enum)  # noqa: E741 - the input
 
 
 class Row(NamedTuple, Generic[S, I]):
-    """In ``state``, upon ``input``, the next is ``then``; ``effect`` says what else comes of it."""
+    """In ``state``, upon ``input``, the next state is ``then``; ``effect``: what else is done."""
 
     state: S
     input: I
@@ -27,14 +27,14 @@ class Row(NamedTuple, Generic[S, I]):
 
 @dataclass(frozen=True)
 class Transitions(Generic[S, I]):
-    """What one kind of thing goes through.
+    """The transitions of one kind of object.
 
     Attributes:
-        name: of the kind of thing, for docs and errors.
-        about: in one or two sentences, for the docs.
-        start: where each begins.
-        rows: what follows what.
-        stays: by state, the late news that change nothing any more.
+        name: the kind of object, for docs and errors.
+        about: one or two sentences for the docs.
+        start: the first state.
+        rows: the transitions.
+        stays: by state, late inputs that change nothing.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Transitions(Generic[S, I]):
         """The state after ``state`` upon ``news``.
 
         Raises:
-            TransitionError: the table does not say.
+            TransitionError: if the table has no row for it.
         """
         try:
             return self._next[state, news]
         except KeyError:
             raise TransitionError(
                 f"a {self.name} that is {_name(state)} can't meet {_name(news)!r}: this is a "
-                "mistake in Tidelog, please report it; capture begins anew from what is stored"
+                "mistake in Tidelog, please report it; capture restarts from what is stored"
             ) from None
 
     def allows(self, state: S, news: I) -> bool:
@@ -72,7 +72,7 @@ class Transitions(Generic[S, I]):
         yield from ((state, news, state) for state, several in self.stays for news in several)
 
     def ends(self) -> set[S]:
-        """The states that nothing leads away from."""
+        """The states that have no transition to another one."""
         left = {state for state, _news, then in self.moves() if then is not state}
         return {then for _state, _news, then in self.moves()} - left
 

@@ -1,8 +1,7 @@
-"""Waits for a state store that is away. Only the lease limits how long.
+"""Retries state-store calls until they succeed or the lease expires.
 
-What dumps and the catalogue's watch store stands in the way of no record. If they ended the
-leadership when the store does not answer, nobody could lead before it does, and the log would stand
-still with them.
+Documents of dumps and of the catalogue watch do not delay the log. If an unavailable store ended
+the leadership, no other process could lead until it is back, and the log would not be read.
 """
 
 from __future__ import annotations
@@ -22,44 +21,44 @@ AGAIN_S: Final = 0.5
 
 
 class RetryingStateStore:
-    """`tidelog.ports.StateStore` over ``state``. Each request that fails is made again `until` the
-    session has ended. Before that is told, and of puts that expect a version, StateError is raised.
+    """A `tidelog.ports.StateStore` that retries failed requests until the session ends. Before
+    `retry_until` was called, and for puts that expect a version, it raises StateError at once.
 
     Args:
-        state: what is kept.
-        check: `tidelog.capture.leadership.LeaseKeeper.check`; nobody waits for longer than the
-            lease lasts, for reads either: a lock may be held meanwhile.
+        state: the store.
+        check: `tidelog.capture.leadership.LeaseKeeper.check`; no call lasts longer than the lease,
+            reads included: the caller may hold a lock.
     """
 
     def __init__(self, state: StateStore, check: Callable[[], None]) -> None:
         self._check = check
         self.at_once = state
-        """The same, for what need not wait."""
+        """The same store, without retries."""
         self._ended: threading.Event | None = None
 
-    def until(self, ended: threading.Event) -> None:
-        """From now on wait for the store, until the session has ``ended``."""
+    def retry_until(self, ended: threading.Event) -> None:
+        """From now on retry failed requests, until ``ended`` is set."""
         self._ended = ended
 
     def get(self, key: str) -> Document | None:
-        return self._insist(lambda: self.at_once.get(key))
+        return self._retry(lambda: self.at_once.get(key))
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
-        if expected_version is not None:  # an earlier attempt of ours would be a conflict
+        if expected_version is not None:  # an earlier attempt may have succeeded: a conflict
             return self.at_once.put(key, value, expected_version)
-        return self._insist(lambda: self.at_once.put(key, value, None))
+        return self._retry(lambda: self.at_once.put(key, value, None))
 
     def delete(self, key: str) -> None:
-        self._insist(lambda: self.at_once.delete(key))
+        self._retry(lambda: self.at_once.delete(key))
 
     def keys(self, prefix: str) -> list[str]:
-        return self._insist(lambda: self.at_once.keys(prefix))
+        return self._retry(lambda: self.at_once.keys(prefix))
 
     def close(self) -> None:
-        """Whoever opened the store closes it."""
+        """Does nothing: the store's opener closes it."""
 
-    def _insist(self, ask: Callable[[], _T]) -> _T:
-        told = False
+    def _retry(self, ask: Callable[[], _T]) -> _T:
+        logged = False
         while True:
             try:
                 return ask()
@@ -68,7 +67,7 @@ class RetryingStateStore:
             except StateError as error:
                 if self._ended is None or self._ended.wait(AGAIN_S):
                     raise
-                if not told:
+                if not logged:
                     logger.info("dumps wait for the state store: %s", error)
-                told = True
+                logged = True
                 self._check()

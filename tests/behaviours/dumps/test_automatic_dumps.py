@@ -64,7 +64,7 @@ def altered(dumped: Dumped, statements: Sequence[str], monkeypatch: pytest.Monke
     """
     with monkeypatch.context() as patch:
         patch.setattr(AutomaticDumps, "act", lambda self: None)
-        patch.setattr(CatalogueWatch, "look", lambda self: [])
+        patch.setattr(CatalogueWatch, "poll", lambda self: [])
         for statement in statements:
             dumped.sql.execute(statement)
 
@@ -101,7 +101,7 @@ def test_change_without_a_write_is_dumped_once(
 def test_log_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped = captured(make)
     with monkeypatch.context() as patch:
-        patch.setattr(CatalogueWatch, "look", lambda self: [])
+        patch.setattr(CatalogueWatch, "poll", lambda self: [])
         dumped.sql.execute(RENAMED)
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
         dumped.wait_for(lambda: len(dumped.completions()) > 1, "the log has it dumped")

@@ -336,7 +336,7 @@ def test_a_read_table_can_be_altered_while_the_state_store_is_away(
     make: Make, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is a file that another process has locked. The log goes on, too."""
-    monkeypatch.setattr(blocking, "HELD_S", 0.3)
+    monkeypatch.setattr(blocking, "STORE_WAIT_S", 0.3)
     dumped = make(lease="30s")
     dumped.table(rows=20)
     dumped.sql.execute("CREATE TABLE u (id int PRIMARY KEY, n bigint NOT NULL)")

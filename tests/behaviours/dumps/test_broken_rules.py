@@ -61,7 +61,7 @@ def log_pause_never_released(patch: Patch) -> None:
 
 
 def first_dump_always_first(patch: Patch) -> None:
-    patch.setattr(DumpTurns, "gave", lambda self, dump: None)
+    patch.setattr(DumpTurns, "took_turn", lambda self, dump: None)
 
 
 def rest_of_a_halved_chunk_dropped(patch: Patch) -> None:

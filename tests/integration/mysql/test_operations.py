@@ -287,7 +287,7 @@ def test_refused_tables_are_captured_again_soon_though_looks_take_long(
     host: the next one would be due 40 s later.
     """
     server, name = mariadb_server, mariadb_database
-    look, bind = CatalogueWatch.look, LogTables.bind
+    look, bind = CatalogueWatch.poll, LogTables.bind
     looked = threading.Event()
 
     def slow_look(watch: CatalogueWatch) -> Any:
@@ -313,7 +313,7 @@ def test_refused_tables_are_captured_again_soon_though_looks_take_long(
             server.execute(f"ALTER TABLE {table} ADD c int DEFAULT 7 FIRST, DROP n", name)
             server.execute(f"INSERT INTO {table} VALUES (1, 4)", name)
             server.execute(f"ALTER TABLE {table} MODIFY c bigint", name)
-        monkeypatch.setattr(CatalogueWatch, "look", slow_look)
+        monkeypatch.setattr(CatalogueWatch, "poll", slow_look)
         monkeypatch.setattr(LogTables, "bind", late_bind)
         with capturing(config) as failures:
             wait_for(lambda: len(refused()) == 2, "both are refused", failures)

@@ -379,17 +379,17 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
         request_dump=lambda table, reason: False,
         dump_new=False,
     )
-    watch.look()
+    watch.poll()
     read.clear()
-    watch.look()
+    watch.poll()
     assert read == ["stamp"]
     sql.execute("GRANT SELECT ON t TO public")
-    watch.look()
+    watch.poll()
     assert read == ["stamp", "stamp", "versions", "shape"]
     sql.execute("ALTER TABLE t ADD d int DEFAULT 5")
     read.clear()
     for _ in range(3):  # it is asked for until it is granted
-        watch.look()
+        watch.poll()
         assert read == ["stamp", "versions", "shape"]
         read.clear()
     catalogue.close()

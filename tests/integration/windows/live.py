@@ -201,8 +201,8 @@ class Live:
     # ------------------------------------------------------------ capture
 
     def start(self) -> None:
-        self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
-        self.patch.setattr(session, "LOOK_SHARE", 1.0)
+        self.patch.setattr(session, "POLL_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "POLL_SHARE", 1.0)
         if self.watermarks == "snapshot":
             slot = self.dsn.rsplit("/", 1)[1]
             publications = Publications("tidelog", ["public.*"], strategy="snapshot", slot=slot)

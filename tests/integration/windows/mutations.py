@@ -39,7 +39,7 @@ def published_rule(patch: Patch) -> None:
 
 def keys_taken_for_held(patch: Patch) -> None:
     """A chunk is used although an unseen transaction's keys are not known."""
-    patch.setattr(history.KeyHistory, "not_held", lambda self, xids: set())
+    patch.setattr(history.KeyHistory, "not_retained", lambda self, xids: set())
 
 
 def event_log_not_asked(patch: Patch) -> None:
@@ -171,7 +171,7 @@ def refetches_not_stored(patch: Patch) -> None:
 
 def moved_keys_ignored(patch: Patch) -> None:
     """A key change that lacks columns is left as it is."""
-    patch.setattr(windows.Windows, "_moved", lambda self, batch: [])
+    patch.setattr(windows.Windows, "_keys_moved_to", lambda self, batch: [])
 
 
 # ---------------------------------------------------------------- DDL

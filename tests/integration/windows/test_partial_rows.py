@@ -222,7 +222,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     with at("chunk.after_read", change), at("chunk.after_low", break_row, hit=2):
         dump = capture.dump()
         capture.wait_for(ended, "the dump ends")
-    assert "1 row that changed meanwhile could not be read" in ended()["tables"][0]["reason"]
+    assert "1 row that changed during the dump could not be read" in ended()["tables"][0]["reason"]
     assert read_again("4") == read_again("6") == [2]
     assert not read_again("5")
     capture.sql.execute("UPDATE t SET n = 3, mood = 'good' WHERE id = 5")

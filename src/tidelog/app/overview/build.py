@@ -202,7 +202,7 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
             lost_in_s = told.get("lasts_s")
         told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
         told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
-    kept = RetainedLog.told(told)
+    kept = RetainedLog.from_status(told)
     paused = status.get("log_paused") or {}
     return SourceHealth(
         position=told.get("position"),

@@ -1,10 +1,10 @@
-"""Notices what changes rows without row events, and tables that are new.
+"""Compares the catalogue with a stored fingerprint to find changed rows that the log does not show.
 
 ADD COLUMN with a default, rewrites, attached or detached partitions and a truncate of a partition
-change a table's rows, but the log says nothing of it (docs/explanation/schema-changes.md).
-The catalogue does: what it says of the table's storage is compared with what is stored, and a
-difference asks for a dump of the table. The fingerprints are stored, so that changes made while
-capture was down count too. Tables that were not captured for a while are dumped, too.
+change a table's rows without row events (docs/explanation/schema-changes.md). The catalogue shows
+them: a difference between a table's storage now and its stored fingerprint requests a dump. The
+fingerprints are stored, so changes made while capture was down count too. New tables, and tables
+that were not captured for a while, are dumped too.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from tidelog.ports import (
 
 logger = logging.getLogger(__name__)
 
-TOLD_AFTER_S = 30.0
-"""A wait that lasts longer is told, once for each change of a table."""
+REPORT_AFTER_S = 30.0
+"""A longer wait is logged, once for each change of a table."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    found: str  # what the table was like
+    found: str  # the table's fingerprint
     snapshot: Snapshot
     began: float
     since_ms: int
-    told: bool = False
+    reported: bool = False
 
 
 class TransactionWait:
-    """Used by one thread, but for `summary`.
+    """Delays a table's dump until older transactions have ended. Used by one thread, except
+    `summary`.
 
     Args:
-        snapshot: takes one of now.
-        who_is_open: a sentence about the oldest open transactions, without values; empty: not
-            known.
+        snapshot: returns a current snapshot.
+        who_is_open: returns a sentence about the oldest open transactions, without values; empty if
+            not known.
     """
 
     def __init__(self, snapshot: Callable[[], Snapshot], who_is_open: Callable[[], str]) -> None:
@@ -60,7 +61,7 @@ class TransactionWait:
         self._waits: dict[str, _Wait] = {}
 
     def have_ended(self, table: str, found: str) -> bool:
-        """Have all ended that ran when the table was first seen as it is now? Asked again later."""
+        """Have all transactions ended that ran when the table was first seen like this? Poll it."""
         wait = self._waits.get(table)
         if wait is None or wait.found != found:
             now_ms = int(time.time() * 1000)
@@ -68,8 +69,8 @@ class TransactionWait:
             return False
         if self._snapshot().follows(wait.snapshot):
             return True
-        if not wait.told and time.monotonic() - wait.began > TOLD_AFTER_S:
-            wait.told = True
+        if not wait.reported and time.monotonic() - wait.began > REPORT_AFTER_S:
+            wait.reported = True
             logger.warning("%s: %s", table, self._reason())
         return False
 
@@ -77,20 +78,20 @@ class TransactionWait:
         return table in self._waits
 
     def forget(self, table: str) -> None:
-        """Its dump was asked for, or is not needed."""
+        """End the wait: the table's dump was requested or is not needed."""
         self._waits.pop(table, None)
 
     def keep(self, tables: Collection[str]) -> None:
-        """All others are gone."""
+        """Forget all other tables: they no longer exist."""
         for table in self._waits.keys() - tables:
             del self._waits[table]
 
     def summary(self) -> list[dict[str, Any]]:
-        """For status: the tables whose wait was told. From any thread."""
+        """For status: tables whose wait was logged. Callable from any thread."""
         return [
             {"table": table, "since_ms": wait.since_ms}
             for table, wait in sorted(self._waits.copy().items())
-            if wait.told
+            if wait.reported
         ]
 
     def _reason(self) -> str:
@@ -104,39 +105,39 @@ class TransactionWait:
 
 SHAPES_KEY = "table-shapes"
 VERSIONS_KEY = "table-versions"
-"""What `Catalogue.versions` gave of each table before its shape was judged."""
+"""`Catalogue.versions` of each table, read before its shape was compared."""
 WHOLE_EVERY_S = 600.0
-"""Seconds between two comparisons of everything, whatever the catalogue's stamp says: a role's
-rights may have changed.
+"""Seconds between two full comparisons, even if the catalogue's stamp has not changed: a role's
+privileges may have.
 """
 
-MAX_AWAY = 10_000
-"""How many names of tables that do not exist are remembered."""
+MAX_MISSING = 10_000
+"""Number of names of tables that do not exist which are remembered."""
 
-_UNKNOWN = ""  # a fingerprint that any other differs from
-_NOT_READ = "?"  # there since the log began, but refused: no dump is due for what it was then
+_UNKNOWN = ""  # a fingerprint that differs from any other
+_NOT_READ = "?"  # older than the log, but unsupported: its state of then needs no dump
 
 
 class CatalogueWatch:
-    """Compares the catalogue with what was stored. Used by one thread.
+    """Compares the catalogue with the stored fingerprints. Used by one thread.
 
-    A dump is asked for only once every transaction has ended that ran when the change was seen:
+    A dump is requested only once every transaction has ended that ran when the change was seen:
     PostgreSQL publishes no change that a transaction made before its table joined the publication,
-    so a chunk read earlier could miss what the log will never show.
+    so a chunk read earlier could miss rows that the log will never show.
 
     Args:
-        catalogue: of the source.
-        state: keeps the fingerprints.
+        catalogue: the source's.
+        state: store of the fingerprints.
         patterns: the tables that are captured.
-        refused: told which tables can't be captured or dumped as they are; these wait.
-        publish: brings the publication in step with the patterns; called before tables are judged.
-        snapshot: takes a snapshot of now.
-        request_dump: called with a table and why; must be safe to call twice. False: not now; the
-            difference is looked at again.
-        dump_new: whether tables that are new get a dump. Without it only those do whose first rows
-            the log may lack, see `tidelog.ports.Published.holds_new_tables`.
+        refused: registry of the tables that can't be captured or dumped as they are.
+        publish: updates the publication to match the patterns; called before tables are compared.
+        snapshot: returns a current snapshot.
+        request_dump: called with a table and a reason; must be idempotent. Returns False if not
+            now: the difference is checked again.
+        dump_new: whether new tables get a dump. Without it only those get one whose first rows the
+            log may not have, see `tidelog.ports.Published.holds_new_tables`.
         who_is_open: see `TransactionWait`.
-        scope: which tables were captured before; None: one that tells nobody.
+        scope: the tables captured before; None: a scope without notifications.
     """
 
     def __init__(
@@ -164,12 +165,12 @@ class CatalogueWatch:
         self.scope = scope or CaptureScope(catalogue, state, patterns)
         self.earlier_writers = TransactionWait(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
-        """Called with the relation numbers of tables whose shapes were judged, by table."""
+        """Called with the relation numbers of the compared tables, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
-        """Called with all existing tables, where any other table would be dumped as new."""
+        """Called with all existing tables, if any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
-        """At the last look: tables whose updates and deletes can't be published."""
-        self.looks = UnansweredRequests()
+        """Tables whose updates and deletes could not be published at the last comparison."""
+        self.polls = UnansweredRequests()
         self._begun = False
         self._captured: Collection[str] = ()
         self._kept: dict[str, str] | None = None
@@ -177,15 +178,15 @@ class CatalogueWatch:
         self._whole_at = 0.0
 
     def begin(self) -> None:
-        """Store what the tables are like now, if nothing is stored, and which tables are left out
-        from now on. Must precede the first dump and the reading of the log: what changes later is
-        then noticed, also while the dump runs.
+        """Store the fingerprints, if none are stored, and the tables left out from now on. Call it
+        before the first dump and before the log is read: later changes are then noticed, also
+        during the dump.
         """
         if self._begun:
             return
         if self._state.get(SHAPES_KEY) is None:
             self.scope.begin()
-            added = set(self._published())  # these count as new: `look` waits for their writers
+            added = set(self._published())  # these count as new: `poll` waits for their writers
             versions = self._catalogue.versions(self._patterns)
             self._accept({t: version for t, version in versions.items() if t not in added})
         else:
@@ -193,7 +194,8 @@ class CatalogueWatch:
             change = self.scope.store_choice(known.keys())
             if change is not None:
                 known = {n: found for n, found in known.items() if not self.scope.is_left_out(n)}
-                if not self._dump_new:  # a table's shape tells what publishes it
+                # The next comparison judges the tables that are published again.
+                if not self._dump_new:
                     again = {str(table) for table in self._published()}
                     known |= dict.fromkeys(again & known.keys(), _UNKNOWN)
                 self._keep(known)
@@ -202,12 +204,12 @@ class CatalogueWatch:
         self._begun = True
 
     def _accept(self, versions: Mapping[TableName, str]) -> None:
-        """Note what these tables are like: what they hold by now is no change."""
+        """Store the fingerprints of these tables: their rows of now are no change."""
         shapes = self._shapes(list(versions))
         found = {
             str(t): _fingerprint(shape)
             for t, shape in shapes.items()
-            if self._refused.of(t) is None
+            if self._refused.refusal_of(t) is None
         }
         self._learn(shapes.values())
         stored = {str(t): version for t, version in versions.items() if str(t) in found}
@@ -216,20 +218,20 @@ class CatalogueWatch:
         self._keep({**self._known(), **found})
         self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
 
-    def look(self) -> list[TableName]:
-        """Compare once; the tables whose dump was asked for.
+    def poll(self) -> list[TableName]:
+        """Compare once; returns the tables whose dump was requested.
 
-        If the catalogue bears the stamp that it had before the last look, nothing else is read.
+        If the catalogue's stamp is the same as at the last comparison, nothing else is read.
         """
         try:
-            asked = self._look()
+            asked = self._poll()
         except SourceError as error:
-            self.looks.failed(error)
+            self.polls.failed(error)
             raise
-        self.looks.answered()
+        self.polls.answered()
         return asked
 
-    def _look(self) -> list[TableName]:
+    def _poll(self) -> list[TableName]:
         self.begin()
         stamp, now = self._catalogue.stamp(), time.monotonic()
         fresh = stamp is not None and stamp == self._stamp
@@ -242,15 +244,15 @@ class CatalogueWatch:
         return asked
 
     def _compare(self) -> tuple[list[TableName], bool]:
-        """Compare every table; the dumps asked for, and whether nothing is left to be asked for."""
+        """Compare every table; returns the requested dumps, and whether no other is still due."""
         stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
         versions = self._catalogue.versions(self._patterns)
         self._captured = {str(table) for table in versions}
         for table in self._published():
-            if str(table) in known:  # it was not published, or not whole, for a while
+            if str(table) in known:  # for a while it was not published, or only in part
                 known[str(table)] = _UNKNOWN
-        current = {} if self._dump_new else self._away(stored, versions)
+        current = {} if self._dump_new else self._missing(stored, versions)
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         self._refused.keep(list(versions))
@@ -268,7 +270,7 @@ class CatalogueWatch:
             if table not in unjudged:
                 current[name], current_versions[name] = known[name], version
                 continue
-            if self._refused.of(table) is not None:
+            if self._refused.refusal_of(table) is not None:
                 complete = False
                 if name in known:
                     current[name] = known[name]
@@ -276,7 +278,7 @@ class CatalogueWatch:
             if shape is None:
                 continue
             found = _fingerprint(shape)
-            new, owed = name not in known, self._refused.owed(table)
+            new, owed = name not in known, self._refused.needs_dump(table)
             left_out = self.scope.is_left_out(name)
             if not (owed or left_out) and not self._is_due(known.get(name), found):
                 current[name], current_versions[name] = found, version
@@ -292,12 +294,12 @@ class CatalogueWatch:
                     reason += ", and the log may lack its first rows"
             else:
                 reason = "its rows may have changed without row events"
-            # The dump of a new table without a key fails, which says that it can't be dumped.
+            # The dump of a new table without a key fails with a message that says so.
             wanted = new or bool(shape.schema.key)
             if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
                 if wanted:
                     asked.append(table)
-                    self._refused.paid(table)
+                    self._refused.dump_requested(table)
                 current[name], current_versions[name] = found, version
                 self.earlier_writers.forget(name)
                 continue
@@ -310,38 +312,38 @@ class CatalogueWatch:
         if current != stored:
             self._keep(current)
         self.scope.dumped([str(table) for table in asked])
-        if current_versions != judged:  # last: a version must not outrun what was judged
+        if current_versions != judged:  # last: a stored version must not be newer than its shape
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
 
     def _is_due(self, known: str | None, found: str) -> bool:
-        """Is a dump due for what the table is like now? ``known``: what it was like; None: new."""
+        """Is a dump due for fingerprint ``found``? ``known``: the stored one; None: a new table."""
         if known is None:
             return self._dumps_new
         return known != _NOT_READ and self._differ(known, found)
 
     @property
     def _dumps_new(self) -> bool:
-        """Does a table that is new get a dump, wanted or because the log may lack rows of it?"""
+        """Does a new table get a dump, by configuration or because the log may lack its rows?"""
         return self._dump_new or not self._log_holds_new
 
-    def _away(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
-        """Tables that were known and are not there: what becomes of their rows meanwhile is in no
-        log, so they are dumped once they are back, though new ones are not.
+    def _missing(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
+        """Known tables that do not exist now. The log may not show what happens to their rows in
+        the meantime, so they are dumped when they exist again, even if new tables are not.
         """
         names = {str(table) for table in there}
-        away = [name for name in stored if name not in names]
-        return dict.fromkeys(away[-MAX_AWAY:], _UNKNOWN)
+        missing = [name for name in stored if name not in names]
+        return dict.fromkeys(missing[-MAX_MISSING:], _UNKNOWN)
 
     def _is_judged(self, table: TableName, known: Mapping[str, str], same_version: bool) -> bool:
-        """Was the table judged as it is now, with nothing left to do for it?"""
+        """Was the table compared in this version, with nothing left to do for it?"""
         return (
             same_version
             and known.get(str(table), _UNKNOWN) not in (_UNKNOWN, _NOT_READ)
             and not self.scope.is_left_out(str(table))
             and not self.earlier_writers.waits(str(table))
-            and self._refused.of(table) is None
-            and not self._refused.owed(table)
+            and self._refused.refusal_of(table) is None
+            and not self._refused.needs_dump(table)
         )
 
     def _learn(self, shapes: Iterable[TableShape]) -> None:
@@ -352,26 +354,26 @@ class CatalogueWatch:
             self.on_relations(numbers)
 
     def is_new(self, table: TableName) -> bool:
-        """Would the table be dumped as a new one, if it were there?"""
+        """Would the table be dumped as a new one if it existed?"""
         return self._dumps_new and str(table) not in self._known()
 
     def leaves_out(self, table: str) -> bool:
-        """Was the table captured once, and is it not now, as far as the last look tells?"""
+        """Was the table captured once and not at the last comparison?"""
         return self.scope.is_left_out(table) and table not in self._captured
 
     def known(self) -> Collection[str]:
-        """The tables that were there at the last look."""
+        """The tables that existed at the last comparison."""
         return self._last_known().keys()
 
     def undumpable(self) -> set[str]:
-        """The tables without a key, where every table gets a dump."""
+        """Tables without a key, if every table is to be dumped."""
         known = self._last_known().items() if self._dump_new else ()
         return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
-        """Would a dump that begins now make good whatever the catalogue shows of the table?
+        """Would a dump that begins now cover everything that the catalogue shows of the table?
 
-        False: transactions run that may have begun before; then it is to be asked again.
+        False while transactions run that may have begun before the change: poll it.
         """
         known, name, found = self._known(), str(table), _fingerprint(shape)
         if name in known and not self._differ(known[name], found):
@@ -379,7 +381,7 @@ class CatalogueWatch:
         return self._settled(name, found)
 
     def dumped(self, table: TableName, shape: TableShape) -> None:
-        """A dump of the table was asked for after ``shape`` was read, and was `settled`."""
+        """Note that a dump was requested after ``shape`` was read and `settled` returned True."""
         known, name = self._known(), str(table)
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
@@ -388,13 +390,13 @@ class CatalogueWatch:
 
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
-        self._refused.hold("publication", published.refused)
+        self._refused.set_all("publication", published.refused)
         self.inserts_only = published.inserts_only
         self._log_holds_new = published.holds_new_tables
         return published.added
 
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:
-        """What the catalogue says of each; those that it refuses are noted."""
+        """The catalogue's shape of each table; unsupported ones are reported."""
         shapes: dict[TableName, TableShape] = {}
         refused: dict[TableName, Refusal] = {}
         for table in tables:
@@ -405,8 +407,8 @@ class CatalogueWatch:
             else:
                 if shape is not None:
                     shapes[table] = shape
-                    self._refused.mend("log", table)
-        self._refused.hold("catalogue", refused)
+                    self._refused.resolve("log", table)
+        self._refused.set_all("catalogue", refused)
         return shapes
 
     def _known(self) -> dict[str, str]:
@@ -414,7 +416,7 @@ class CatalogueWatch:
         return dict(self._kept)
 
     def _last_known(self) -> Mapping[str, str]:
-        """As `_known`, without a request to the store: only the leader writes it."""
+        """As `_known`, but cached: only the leader writes it."""
         return self._known() if self._kept is None else self._kept
 
     def _keep(self, shapes: dict[str, str]) -> None:
@@ -435,7 +437,7 @@ class CatalogueWatch:
 
 
 def _fingerprint(shape: TableShape) -> str:
-    # By an identity's index alone rows are matched but not dumped: a key may come to it later.
+    # An index used as identity matches rows but can't be dumped by: a key may be added later.
     key = shape.schema.match_key if shape.schema.key else ()
     return f"{shape.storage} {','.join(key)}"
 
@@ -443,8 +445,8 @@ def _fingerprint(shape: TableShape) -> str:
 def changes_rows(seen: SchemaSeen) -> str | None:
     """Why a schema change calls for a dump of the table; None if it does not.
 
-    Dropped columns and added ones that are NULL everywhere need none; whether an added column has a
-    default is the catalogue's to say (`CatalogueWatch`), as are rewrites.
+    Dropped columns and added ones that are NULL everywhere need none. `CatalogueWatch` finds
+    rewrites and added columns with a default.
     """
     previous, schema = seen.previous, seen.schema
     if previous is None or previous.schema_id == schema.schema_id:

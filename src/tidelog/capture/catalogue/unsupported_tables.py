@@ -1,8 +1,8 @@
-"""Tables that can't be captured or dumped as they are: which, why, and what mends each.
+"""Tables that can't be captured or dumped as they are, with the reason and the remedy for each.
 
-A table's trouble is that table's state: all others go on. It is stored, shown by `tidelog status`,
-told once as a warning and a notification, and taken back when it has gone. A dump that capture
-itself needs and that a refused table stood in the way of is owed until it was asked for again.
+One table's problem stops no other table. It is stored, shown by `tidelog status`, reported once as
+a warning and a notification, and removed once it is fixed. If it prevents a dump that capture
+itself needs, that dump is owed until it is requested again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LAST_RETRY_S = 3600.0
 
 
 class UnsupportedTables:
-    """The refused tables, and what refused each. Thread-safe; durable when a call returns, if it
-    does not say otherwise.
+    """The unsupported tables and the causes of each. Thread-safe; a call returns once its change is
+    durable, unless its docstring says otherwise.
 
-    Who finds it (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
+    Checkers (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
 
     Args:
-        state: keeps it.
-        notify: told of each table that is refused, and of each that is no more.
+        state: store of the document.
+        notify: receives a notification for each table that becomes unsupported or supported again.
     """
 
     def __init__(self, state: StateStore, notify: Notify) -> None:
@@ -45,7 +45,7 @@ class UnsupportedTables:
         self._lock = threading.Lock()
         self._changes = DeferredWrites(state)
         self.flush = self._changes.flush
-        """Make all of it durable."""
+        """Make all changes durable."""
         self._tries: dict[str, int] = {}
         stored = state.get(REFUSED_KEY)
         self._known: dict[str, dict[str, Any]] = {} if stored is None else dict(stored.value)
@@ -53,36 +53,36 @@ class UnsupportedTables:
         self._of_all = self._causes_of_all()
 
     def clear(self) -> None:
-        """Begin anew, with another event log."""
+        """Forget everything: another event log begins."""
         with self._changing():
             self._known.clear()
 
-    def hold(self, by: str, found: Mapping[TableName, Refusal]) -> None:
-        """All that ``by`` refuses now; what it refused before and does not now is mended."""
+    def set_all(self, by: str, found: Mapping[TableName, Refusal]) -> None:
+        """Replace all causes of ``by``: those it does not report now are resolved."""
         with self._changing():
             before = {name for name, entry in self._known.items() if by in entry["causes"]}
             for table, refusal in found.items():
                 self._add(by, str(table), refusal)
-            self._mend(by, before - {str(table) for table in found})
+            self._resolve(by, before - {str(table) for table in found})
 
     def refuse(self, by: str, table: TableName, refusal: Refusal) -> None:
-        """``by`` found one more."""
+        """Add one cause of ``by``."""
         with self._changing():
             self._add(by, str(table), refusal)
 
-    def mend(self, by: str, table: TableName) -> None:
-        """``by`` refuses the table no more."""
+    def resolve(self, by: str, table: TableName) -> None:
+        """Remove the table's cause of ``by``."""
         with self._changing():
-            self._mend(by, {str(table)})
+            self._resolve(by, {str(table)})
 
     @property
     def any_left(self) -> bool:
-        """Is a table refused, or owed a dump?"""
+        """Is any table unsupported or owed a dump?"""
         with self._lock:
             return bool(self._known)
 
-    def of(self, table: TableName) -> Refusal | None:
-        """Why the table can't be dumped; None: nothing is known against it."""
+    def refusal_of(self, table: TableName) -> Refusal | None:
+        """Why the table can't be dumped; None if no cause is known."""
         with self._lock:
             entry = self._known.get(str(table))
             found = [] if entry is None else list(entry["causes"].values())
@@ -90,8 +90,8 @@ class UnsupportedTables:
             return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
 
     def failed(self, table: TableName, reason: str) -> None:
-        """A dump that capture needs met a missing right: it is tried again, less and less often.
-        Durable after the next `flush`.
+        """Report that a dump which capture needs lacked a privilege. It is retried at growing
+        intervals. Durable after the next `flush`.
         """
         name = str(table)
         with self._deciding():
@@ -101,33 +101,33 @@ class UnsupportedTables:
             self._known[name]["owed"] = True
 
     def dumped(self, table: TableName) -> None:
-        """A dump of all the table ended well: the next that fails is tried again soon."""
+        """Report that a dump of the whole table succeeded: the next failure is retried soon."""
         with self._lock:
             self._tries.pop(str(table), None)
 
     def retry_due(self) -> None:
-        """Let dumps begin again that met a missing right long enough ago."""
+        """Allow dumps again that lacked a privilege long enough ago."""
         with self._changing():
             due = {
                 name
                 for name, entry in self._known.items()
                 if "dump" in entry["causes"] and entry["causes"]["dump"]["at_ms"] <= _now_ms()
             }
-            self._mend("dump", due)
+            self._resolve("dump", due)
 
-    def owe(self, table: TableName) -> None:
-        """A dump of all the table is needed once it is refused no more. Durable after the next
-        `flush`.
+    def require_dump(self, table: TableName) -> None:
+        """Note that the whole table must be dumped once it is supported again. Durable after the
+        next `flush`.
         """
         with self._deciding():
             self._known.setdefault(str(table), _entry())["owed"] = True
 
-    def owed(self, table: TableName) -> bool:
+    def needs_dump(self, table: TableName) -> bool:
         with self._lock:
             return bool(self._known.get(str(table), {}).get("owed"))
 
-    def paid(self, table: TableName) -> None:
-        """The dump was asked for."""
+    def dump_requested(self, table: TableName) -> None:
+        """Note that the owed dump was requested."""
         with self._changing():
             entry = self._known.get(str(table))
             if entry is not None and entry["owed"]:
@@ -135,18 +135,18 @@ class UnsupportedTables:
                 self._forget(str(table))
 
     def keep(self, tables: Sequence[TableName]) -> None:
-        """All other tables are owed no dump: they are gone, or no longer captured."""
+        """Drop the dumps owed to all other tables: they are gone, or no longer captured."""
         with self._changing():
             names = {str(table) for table in tables}
             gone = [n for n, e in self._known.items() if n not in names and e["owed"]]
             for name in gone:
                 self._known[name]["owed"] = False
-                self._mend("log", {name})
-                self._mend("dump", {name})
+                self._resolve("log", {name})
+                self._resolve("dump", {name})
                 self._forget(name)
 
     def summary(self) -> list[dict[str, Any]]:
-        """For status: a line for each refused table."""
+        """For status: an entry for each unsupported table."""
         with self._lock:
             return [
                 {
@@ -171,26 +171,26 @@ class UnsupportedTables:
             "remedy": refusal.remedy,
             "all_dumps": refusal.all_dumps,
         }
-        told = any(
+        reported = any(
             (known["reason"], known["remedy"]) == (refusal.reason, refusal.remedy)
             for known in entry["causes"].values()
         )
         if at_ms is not None:
             cause["at_ms"] = at_ms
         entry["causes"][by] = cause
-        if not told:
+        if not reported:
             remedy = "" if refusal.remedy is None else f": {refusal.remedy}"
             logger.warning("%s is refused: %s%s", name, refusal.reason, remedy)
-            self._tell(name, NotificationType.SKIPPED, refusal)
+            self._report(name, NotificationType.SKIPPED, refusal)
 
-    def _mend(self, by: str, names: set[str]) -> None:
+    def _resolve(self, by: str, names: set[str]) -> None:
         for name in names:
             entry = self._known.get(name)
             cause = None if entry is None else entry["causes"].pop(by, None)
             if entry is None or cause is None or entry["causes"]:
                 continue
             logger.info("%s is refused no more", name)
-            self._tell(name, NotificationType.RESUMED, None)
+            self._report(name, NotificationType.RESUMED, None)
             self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -198,7 +198,7 @@ class UnsupportedTables:
         if entry is not None and not entry["causes"] and not entry["owed"]:
             del self._known[name]
 
-    def _tell(self, name: str, kind: NotificationType, refusal: Refusal | None) -> None:
+    def _report(self, name: str, kind: NotificationType, refusal: Refusal | None) -> None:
         data = {"table": name}
         if refusal is not None:
             data |= {"status": "SKIPPED", "reason": refusal.reason}
@@ -207,8 +207,8 @@ class UnsupportedTables:
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
-        """The causes that keep every table from being dumped. They are kept, because tables are
-        asked for one by one, and thousands may be refused.
+        """The causes that prevent dumps of every table. Cached: tables are checked one by one, and
+        thousands may be unsupported.
         """
         return [
             cause
@@ -228,18 +228,18 @@ class UnsupportedTables:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The same, and stored."""
+        """As `_deciding`, and stored on exit."""
         with self._deciding():
             yield
         self.flush()
 
 
 class CheckingCatalogue:
-    """A `tidelog.ports.Catalogue` that raises for the shape of a refused table.
+    """A `tidelog.ports.Catalogue` that raises for the shape of an unsupported table.
 
     Args:
-        catalogue: of the source.
-        refused: what is refused.
+        catalogue: the source's.
+        refused: the unsupported tables.
     """
 
     def __init__(self, catalogue: Catalogue, refused: UnsupportedTables) -> None:
@@ -250,8 +250,8 @@ class CheckingCatalogue:
         return self._catalogue.tables(patterns)
 
     def shape(self, table: TableName) -> TableShape | None:
-        """Raises TableRefusedError, also for what others than the catalogue know."""
-        refusal = self._refused.of(table)
+        """Raises TableRefusedError, also for causes that others than the catalogue found."""
+        refusal = self._refused.refusal_of(table)
         if refusal is not None:
             raise TableRefusedError(table, refusal.reason, refusal.remedy)
         return self._catalogue.shape(table)

@@ -1,6 +1,6 @@
-"""Where chunks end: keys are walked ahead of the readers, so that chunks are read in parallel.
+"""Finds where chunks end, ahead of the readers, so that chunks can be read in parallel.
 
-`RowWidths` says how many rows a chunk may have, `KeyPlanner` at which keys they end.
+`RowWidths` limits a chunk's rows by their size, `KeyPlanner` finds the keys at which chunks end.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from tidelog.ports import ChunkReader, ChunkRequest
 
 SMOOTHING = 0.2
 AIM = 0.75
-"""The share of a chunk's room to plan for, because rows differ; a chunk that needs more is ended
+"""The share of a chunk's room to plan for, because row sizes differ; a chunk that needs more ends
 early.
 """
 TURN_S = 0.2
 MAX_FAILURES = 3
-"""Failures of one look. After these a reader cuts the chunk, and finds what can't be read in it."""
+"""Failures of one query. After these a reader cuts the chunk, and finds what can't be read in
+it.
+"""
 TRANSIENT = (ChunkBusyError, ChunkLostError, ConnectionLostError)
-"""A lock will be let go, the reader connects anew."""
-LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
+"""A lock will be released, or the reader reconnects."""
+PLAN_S = 0.5  # about the longest time of one query for several ends: readers wait for them
 AHEAD = 4  # chunks planned for each reader
 
 
 class KeyPlanner:
-    """One thread with a reader of its own. With one reader of chunks it has nothing to do, but
-    that it also finds what lies behind a row that can't be read (`look_behind`).
+    """One thread with a reader of its own. If chunks are read by one reader only, its only task is
+    to find the key of a row that can't be read (`_find_stuck_key`).
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class KeyPlanner:
         self._thread.start()
 
     def close(self) -> None:
-        """End what is being looked for, and disconnect."""
+        """Cancel the current query, and disconnect."""
         self._closing.set()
         self._actions.planning.set()
         if self._reader is not None:
@@ -92,14 +94,14 @@ class KeyPlanner:
             reader.close()
 
     def _turn(self, reader: ChunkReader) -> bool:
-        """Look for one key; False if none is wanted."""
+        """Run one query; False if none is needed."""
         with self._actions.lock:
             stuck, options, plan = self._queue.stuck[:1], self._store.options, None
             if not stuck and options.parallelism > 1:
                 ahead, now = AHEAD * options.parallelism, time.monotonic()
                 plan = self._queue.next_plan(options.chunk_rows, ahead, now)
         if stuck:
-            self._look_behind(reader, stuck[0])
+            self._find_stuck_key(reader, stuck[0])
         elif plan is not None:
             self._plan(reader, *plan)
         else:
@@ -118,27 +120,27 @@ class KeyPlanner:
                 self._store.chunks_read.failed(error)
                 transient = isinstance(error, TRANSIENT)
                 failures = self._queue.plan_failed(cursor, time.monotonic(), transient=transient)
-                cursor.plan_looks = 1
+                cursor.plan_count = 1
                 if isinstance(error, ChunkTooSlowError):
                     cursor.plan_halvings += 1
                 if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
                     self._tables.fail(cursor.dump, cursor.progress, str(error))
                 elif failures >= MAX_FAILURES:
-                    self._queue.plan_none(cursor, request)
+                    self._queue.plan_unknown(cursor, request)
             return
         each_s = max(1e-6, time.monotonic() - begun) / count
         with self._actions.lock:
-            cursor.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
+            cursor.plan_count = max(1, min(4 * count, int(PLAN_S / each_s)))
             self._queue.planned(cursor, request, ends, last=len(ends) < count)
 
-    def _look_behind(self, reader: ChunkReader, task: Task) -> None:
+    def _find_stuck_key(self, reader: ChunkReader, task: Task) -> None:
         """Find the key of the row that can't be read, from the index alone: the dump's condition
         may be what fails.
         """
         try:
             ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
         except TRANSIENT:
-            time.sleep(TURN_S)  # and look again
+            time.sleep(TURN_S)  # then try again
             return
         except ChunkError as error:
             with self._actions.lock:
@@ -149,16 +151,16 @@ class KeyPlanner:
 
 
 class RowWidths:
-    """How large a table's rows were, so that the next chunk of them takes no more than it may. The
-    coordinator's lock guards it.
+    """The row width of each table, so that its next chunk stays below a size limit. Guarded by the
+    coordinator's lock.
     """
 
     def __init__(self) -> None:
         self._widths: dict[TableName, float] = {}
 
     def note(self, table: TableName, rows: int, size: int) -> None:
-        """A chunk of so many rows took ``size`` bytes. Larger rows count at once, smaller ones
-        little by little.
+        """Note that a chunk of ``rows`` rows took ``size`` bytes. Larger rows count at once,
+        smaller ones gradually.
         """
         if rows:
             width = size / rows
@@ -166,6 +168,6 @@ class RowWidths:
             self._widths[table] = max(width, before + SMOOTHING * (width - before))
 
     def rows(self, table: TableName, most: int, room: int) -> int:
-        """How many rows to read, at most ``most``, so that they take less than ``room``."""
+        """The number of rows to read, at most ``most``, so that they take less than ``room``."""
         width = self._widths.get(table)
         return most if not width else max(1, min(most, int(AIM * room / width)))

@@ -1,4 +1,4 @@
-"""How tables are cut into chunks: the next one, the gaps after a restart, what is read again."""
+"""Cuts tables into chunks: the next chunk, gaps after a restart, and chunks to read again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
-REFETCH_KEYS = 5_000  # that one chunk reads again
-RESTS = 1 << 16  # of a range, that there is room for in the order
+REFETCH_KEYS = 5_000  # most keys that one chunk reads again
+RESTS = 1 << 16  # most times that the rest of a range can be split off within the order
 
 DumpTable = tuple[str, str]
 """A table of a dump: the dump's id, the table's name."""
@@ -31,32 +31,32 @@ DumpTable = tuple[str, str]
 
 @dataclass(slots=True)
 class Task:
-    """One chunk to read, and read again if it is voided."""
+    """One chunk to read, and to read again if its window is void."""
 
     table: TableName
-    dump: DumpState | None  # None: keys to read again
+    dump: DumpState | None  # None: the task reads missing rows by their keys
     progress: TableProgress | None
     request: ChunkRequest
     tries: int = 0
     not_before: float = 0.0
     cut: bool = False  # its range is fixed: it was planned, or read once
-    taken: KeysToRead | None = None  # what its keys are of, if they are read again
-    order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
+    taken: KeysToRead | None = None  # the source of its keys, if rows are read again
+    order: float = 0.0  # sorts as the range's keys; of keys: the first one's index in their set
     span: float = 1.0  # room in the order before the next range …
-    step: float = 0.0  # … and how much of it what is left of the range moves on
+    step: float = 0.0  # … and how far the order of the range's rest advances in it
     full_rows: int = 0  # the limit of a chunk that was not halved
     window: Window | None = None
     begun: float = 0.0  # when its last read began, on time.monotonic()
     bytes: int = 0  # of the rows it holds
-    failures: int = 0  # reads that failed, as against windows that were voided
-    losses: int = 0  # connections that broke while it was read
+    failures: int = 0  # failed reads; voided windows are not counted
+    losses: int = 0  # connections lost while it was read
     status: ChunkStatus = CHUNKS.start
 
-    def meet(self, news: ChunkInput) -> None:
+    def transition(self, news: ChunkInput) -> None:
         self.status = CHUNKS.after(self.status, news)
 
-    def another(self, request: ChunkRequest, order: float) -> Task:
-        """One more chunk, of a part of what this one was to read."""
+    def split_off(self, request: ChunkRequest, order: float) -> Task:
+        """Another task for a part of this one's rows."""
         return replace(
             self,
             request=request,
@@ -71,28 +71,28 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Was its table cancelled, or has it failed?"""
+        """Was its table cancelled, or did it fail?"""
         return self.progress is not None and self.progress.status in FINISHED
 
 
 @dataclass(slots=True)
 class TableCursor:
-    """How far a table of a dump is cut into chunks."""
+    """The position in a table of a dump up to which it is cut into chunks."""
 
     dump: DumpState
     progress: TableProgress
-    after: Key | None = None  # the next chunk begins behind it
+    after: Key | None = None  # the next chunk begins after this key
     number: float = 0.0  # the next chunk's order
-    next_key: int = 0  # of the key set
-    keys: KeysAhead = field(default_factory=KeysAhead)  # of it
+    next_key: int = 0  # index in the key set
+    keys: KeysAhead = field(default_factory=KeysAhead)  # of the key set
     exhausted: bool = False  # nothing is left to cut
-    planning: bool = False  # the planner looks for the next chunk's end
+    planning: bool = False  # the planner is finding the next chunk's end
     planned: deque[Task] = field(default_factory=deque)
     plan_failures: int = 0
     plan_tries: int = 0
     plan_not_before: float = 0.0
-    plan_looks: int = 1  # chunks' ends that are looked for at once
-    plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
+    plan_count: int = 1  # chunk ends found by one query
+    plan_halvings: int = 0  # of the chunk's rows, because finding its end took too long
 
     @property
     def dump_table(self) -> DumpTable:
@@ -100,12 +100,12 @@ class TableCursor:
 
 
 class ChunkQueue:
-    """Chunks being read and to be read again, and where each table is cut next.
+    """The tasks being read or to be read again, and each table's cursor.
 
-    With one reader a table is cut as it is read: a chunk ends at the last row that its LIMIT let
-    through. With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
+    With one reader a table is cut while it is read: a chunk ends at the last row within its LIMIT.
+    With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
 
-    The coordinator's lock guards it; only ``find`` may be called without.
+    Guarded by the coordinator's lock; only ``find`` may be called without it.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class ChunkQueue:
         self._doubtful: list[Task] = []  # their tables are being looked up
         self._cursors: dict[DumpTable, TableCursor] = {}
         self.stuck: list[Task] = []
-        """Ranges whose first row can't be read: the planner finds what lies behind it."""
+        """Ranges whose first row can't be read: the planner finds the key after it."""
         self.refetch_not_before = 0.0
 
     # ------------------------------------------------------------ being read
@@ -126,59 +126,59 @@ class ChunkQueue:
 
     @property
     def under_way(self) -> list[Task]:
-        """What is being read, and what is about to be."""
+        """Tasks being read, and those that a reader is about to begin."""
         return [*self._inflight.values(), *self._given]
 
     def find(self, chunk_id: str) -> Task | None:
         return self._inflight.get(chunk_id)
 
     def give(self, task: Task) -> None:
-        """A reader is about to begin with it: until then it still is one of its table's."""
-        task.meet(ChunkInput.GIVE)
+        """Note that a reader was given the task; until it begins, the task still counts."""
+        task.transition(ChunkInput.GIVE)
         self._given.append(task)
 
-    def taken(self, task: Task) -> None:
+    def reader_began(self, task: Task) -> None:
         self._given = [given for given in self._given if given is not task]
 
     def begin(self, task: Task, window: Window) -> None:
-        task.meet(ChunkInput.BEGIN)
+        task.transition(ChunkInput.BEGIN)
         task.window = window
         task.begun, task.bytes = time.monotonic(), 0
         self._inflight[window.chunk_id] = task
 
     def end(self, window: Window | None) -> Task | None:
-        """The chunk is not being read any more."""
+        """Remove the window's task from those being read, and return it."""
         return None if window is None else self._inflight.pop(window.chunk_id, None)
 
-    def doubt(self, task: Task) -> None:
-        """Its table is looked up: until then it still is one of its table's."""
-        task.meet(ChunkInput.FAIL_OFTEN)
+    def await_lookup(self, task: Task) -> None:
+        """Keep the task while its table is looked up in the catalogue."""
+        task.transition(ChunkInput.FAIL_OFTEN)
         self._doubtful.append(task)
 
-    def stick(self, task: Task) -> None:
-        """Its one row can't be read, and its key is not known."""
-        task.meet(ChunkInput.ONE_ROW)
+    def set_stuck(self, task: Task) -> None:
+        """Note that the task's only row can't be read, and its key is not known."""
+        task.transition(ChunkInput.ONE_ROW)
         self.stuck.append(task)
 
     def looked_up(self, task: Task) -> None:
         self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
 
-    def again(self, task: Task, news: ChunkInput) -> None:
-        """Read it again because of ``news``."""
-        task.meet(news)
-        self.later(task)
+    def retry(self, task: Task, news: ChunkInput) -> None:
+        """Read the task again because of ``news``."""
+        task.transition(news)
+        self.retry_later(task)
 
-    def later(self, task: Task) -> None:
-        """Read it, later each time."""
+    def retry_later(self, task: Task) -> None:
+        """Queue the task again, with a growing delay."""
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
         task.window, task.bytes = None, 0
         self._retry.append(task)
 
-    def of_progress(self, progress: TableProgress) -> list[Task]:
+    def tasks_of(self, progress: TableProgress) -> list[Task]:
         return [t for t in self._all() if t.progress is progress]
 
-    def any_of(self, table: TableName) -> bool:
+    def has_task(self, table: TableName) -> bool:
         return any(t.table == table for t in self._all())
 
     def _all(self) -> list[Task]:
@@ -189,7 +189,7 @@ class ChunkQueue:
     # ------------------------------------------------------------ what is read next
 
     def next_retry(self, now: float, *, of_dumps: bool = True) -> Task | None:
-        """What could not be read before; without those ``of_dumps`` keys to be read again only."""
+        """The next task to read again; without ``of_dumps`` only tasks that read missing rows."""
         for task in list(self._retry):
             if task.dump is not None and not of_dumps:
                 continue
@@ -201,7 +201,7 @@ class ChunkQueue:
         return None
 
     def next_refetch(self, refetch_queue: MissingRowsQueue, now: float) -> Task | None:
-        """Keys to be read again."""
+        """The next task that reads missing rows by their keys."""
         if now < self.refetch_not_before:
             return None
         taken = refetch_queue.take(REFETCH_KEYS, now)
@@ -212,8 +212,8 @@ class ChunkQueue:
         return Task(table, None, None, request, taken=taken)
 
     def next_chunk(self, dump_table: DumpTable, limit_rows: int, *, planned: bool) -> Task | None:
-        """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
-        where chunks end.
+        """The table's next chunk; None if there is none (yet). ``planned``: only chunks whose ends
+        the planner found.
         """
         cursor = self._cursors[dump_table]
         if cursor.planned:
@@ -222,7 +222,7 @@ class ChunkQueue:
             return self._next_keys(cursor, limit_rows)
         if cursor.exhausted or cursor.planning or planned:
             return None
-        if any(not task.cut for task in self.of_progress(cursor.progress)):
+        if any(not task.cut for task in self.tasks_of(cursor.progress)):
             return None
         return self._ranged(cursor, limit_rows)
 
@@ -230,7 +230,7 @@ class ChunkQueue:
         progress = cursor.progress
         assert progress.key_set is not None
         first, count = progress.keys_left(cursor.next_key, min(PIECE_KEYS, limit_rows))
-        keys = cursor.keys.of(first, count)
+        keys = cursor.keys.slice(first, count)
         cursor.next_key = first + len(keys)
         if not keys:
             return None
@@ -238,16 +238,16 @@ class ChunkQueue:
         request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
         return Task(table, cursor.dump, progress, request, order=first, cut=True)
 
-    def keys_wanted(self, dump_table: DumpTable) -> tuple[str, int] | None:
-        """The key set, and from which key on more of it are needed now, for `keys_fetched`."""
+    def keys_to_fetch(self, dump_table: DumpTable) -> tuple[str, int] | None:
+        """The key set and the index from which more of its keys are needed, for `keys_fetched`."""
         cursor = self._cursors[dump_table]
         key_set = cursor.progress.key_set
-        if key_set is None or cursor.exhausted or not cursor.keys.want(cursor.next_key):
+        if key_set is None or cursor.exhausted or not cursor.keys.start_fetch(cursor.next_key):
             return None
         return key_set, cursor.next_key
 
     def keys_fetched(self, dump_table: DumpTable, first: int, keys: tuple[Key, ...]) -> None:
-        """The keys of the set from ``first`` on; none: it ends there."""
+        """Take over keys of the set from index ``first`` on; none: the set ends there."""
         cursor = self._cursors.get(dump_table)
         if cursor is not None:
             cursor.keys, cursor.exhausted = KeysAhead(first, keys), not keys
@@ -265,8 +265,9 @@ class ChunkQueue:
     def next_plan(
         self, limit_rows: int, ahead: int, now: float
     ) -> tuple[TableCursor, ChunkRequest, int] | None:
-        """Where the planner goes on: in the table with fewest chunks planned, from where, and how
-        many chunks' ends it looks for. None if each has at least half of ``ahead`` chunks.
+        """What the planner does next: the cursor of the table with fewest chunks planned, a request
+        from there on, and how many chunk ends to find. None if each table has at least half of
+        ``ahead`` chunks.
         """
         open_cursors = [
             cursor
@@ -276,7 +277,7 @@ class ChunkQueue:
             and cursor.plan_not_before <= now
             and cursor.dump.status is not DumpStatus.PAUSED
             and len(cursor.planned) <= ahead // 2
-            and not any(not task.cut for task in self.of_progress(cursor.progress))
+            and not any(not task.cut for task in self.tasks_of(cursor.progress))
         ]
         if not open_cursors:
             return None
@@ -284,12 +285,12 @@ class ChunkQueue:
         cursor.planning = True
         limit_rows = max(1, limit_rows >> cursor.plan_halvings)
         request = cursor.progress.request(limit_rows, after=cursor.after)
-        return cursor, request, min(cursor.plan_looks, ahead - len(cursor.planned))
+        return cursor, request, min(cursor.plan_count, ahead - len(cursor.planned))
 
     def planned(
         self, cursor: TableCursor, request: ChunkRequest, ends: Sequence[Key], *, last: bool
     ) -> None:
-        """The planner found where chunks end; ``last``: one more has the rest of the table."""
+        """Add the chunks whose ends were found; ``last``: one more chunk has the rest."""
         cursor.planning, cursor.plan_failures, cursor.plan_tries = False, 0, 0
         if self._cursors.get(cursor.dump_table) is not cursor:
             return
@@ -300,8 +301,8 @@ class ChunkQueue:
             cursor.planned.append(task)
 
     def plan_failed(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
-        """The planner could not look; how often by now, ``transient`` reasons apart. It looks
-        again, later each time.
+        """Note that the query failed; returns how often by now, ``transient`` failures excluded. It
+        is retried with a growing delay.
         """
         cursor.planning = False
         cursor.plan_tries += 1
@@ -309,8 +310,8 @@ class ChunkQueue:
         cursor.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cursor.plan_tries, 8))
         return cursor.plan_failures
 
-    def plan_none(self, cursor: TableCursor, request: ChunkRequest) -> None:
-        """Where the next chunk ends can't be found: whoever reads it cuts it."""
+    def plan_unknown(self, cursor: TableCursor, request: ChunkRequest) -> None:
+        """Note that the next chunk's end can't be found: its reader cuts it."""
         cursor.plan_failures, cursor.plan_tries = 0, 0
         if self._cursors.get(cursor.dump_table) is cursor:
             cursor.planned.append(self._ranged(cursor, request.limit_rows))
@@ -320,12 +321,10 @@ class ChunkQueue:
     def exhausted(self, progress: TableProgress) -> bool:
         """Is nothing of the table waiting, being read, or left to cut?"""
         cursors = [cursor for cursor in self._cursors.values() if cursor.progress is progress]
-        return not self.of_progress(progress) and all(
-            c.exhausted and not c.planning for c in cursors
-        )
+        return not self.tasks_of(progress) and all(c.exhausted and not c.planning for c in cursors)
 
     def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
-        """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
+        """Begin to cut the table; after a restart the gaps between completed ranges come first."""
         cursor = self._cursors[dump.dump_id, progress.table] = TableCursor(dump, progress)
         known = progress.known_ranges
         for after, upto, order, span in progress.gaps():
@@ -339,7 +338,7 @@ class ChunkQueue:
             cursor.exhausted = last.high is None
 
     def advance(self, task: Task, rows: ChunkRows) -> None:
-        """The next chunk starts behind this one's last key."""
+        """Set where the next chunk begins: after this one's last key."""
         if task.request.keys is not None:
             self._leave_keys(task, rows.keys_read)
             return
@@ -359,18 +358,20 @@ class ChunkQueue:
             task.request = replace(task.request, upto=rows.last_key)
 
     def _leave_keys(self, task: Task, read: int | None) -> None:
-        """Keys that there was no room for are a chunk of their own."""
+        """Make the keys that did not fit into the chunk a task of their own."""
         keys = task.request.keys or ()
         if read is None or read >= len(keys) or task.ended:
             return
-        rest = task.another(replace(task.request, keys=keys[read:]), order=task.order + read)
+        rest = task.split_off(replace(task.request, keys=keys[read:]), order=task.order + read)
         task.request = replace(task.request, keys=keys[:read])
         self._retry.append(rest)
 
-    def leave_out(self, task: Task, end: Key | None) -> None:
-        """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
+    def skip_row(self, task: Task, end: Key | None) -> None:
+        """Continue after the task's only row, whose key is ``end`` (None: the task's range
+        ends).
+        """
         assert task.dump is not None
-        task.meet(ChunkInput.BEHIND_KNOWN)
+        task.transition(ChunkInput.BEHIND_KNOWN)
         self.stuck.remove(task)
         if end is not None and end != task.request.upto:
             if task.cut:
@@ -384,9 +385,9 @@ class ChunkQueue:
     def put_rest(self, task: Task, after: Key | None) -> None:
         """Read the rest of the task's range, after ``after``, as another chunk."""
         if task.span < 2 * task.step or not task.step:
-            # No finer than such numbers can tell apart.
+            # Not finer than these numbers can distinguish.
             task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
-        rest = task.another(
+        rest = task.split_off(
             replace(task.request, after=after, limit_rows=task.full_rows),
             order=task.order + task.step,
         )
@@ -395,10 +396,10 @@ class ChunkQueue:
         self._retry.append(rest)
 
     def forget(self, dump: DumpState, progress: TableProgress) -> None:
-        """Cut no more of the table, and read none of it again."""
+        """Drop the table's cursor and its waiting tasks."""
         cursor = self._cursors.pop((dump.dump_id, progress.table), None)
         of_table = [task for task in (*self._retry, *self.stuck) if task.progress is progress]
         for task in (*of_table, *(cursor.planned if cursor is not None else ())):
-            task.meet(ChunkInput.DROP)
+            task.transition(ChunkInput.DROP)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
         self.stuck = [task for task in self.stuck if task.progress is not progress]

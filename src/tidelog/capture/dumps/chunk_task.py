@@ -1,4 +1,4 @@
-"""One chunk's way: its watermarks and its SELECT in a reader's thread, its end on the engine's.
+"""Reads one chunk: watermarks and SELECT in a reader's thread, the window's end on the engine's.
 
 `ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk.
 """
@@ -36,25 +36,25 @@ from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
 from tidelog.system import failpoints
 
 NICE = 10
-"""The niceness of threads that read chunks: the log's thread, and a database on the same host, come
+"""The niceness of threads that read chunks: the log's thread, and a database on the same host, go
 first.
 """
 OVERDUE_S = 10.0
-"""After this long a window that is still open is looked at: has the log passed its watermark?"""
+"""A window open for longer is checked: has the log passed its watermark without showing it?"""
 
 
 FIRST_READ_S = 2.0
-"""The first chunk is read alone for no longer than this."""
-HELD_S, MOST_TIMES = 5.0, 5
-"""So long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
-DDL of the table waits for the transaction, and whatever comes after waits for the DDL. With each
-time that the chunk is read again it is as much longer, up to so many times: where every append is
-slow, a dump must come on.
+"""After this time other chunks are read before the first one has returned."""
+DELIVER_S, MOST_TIMES = 5.0, 5
+"""How long after its SELECT a transaction waits for capture, which may wait for a store or a disk:
+DDL of the table waits for the transaction, and later statements wait for the DDL. Each retry of the
+chunk adds as much again, up to this many times: where every append is slow, a dump must still
+progress.
 """
 
 
 class ChunkReading:
-    """Reads chunks and hands over what their windows let through."""
+    """Reads chunks and appends the rows that their windows let through."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class ChunkReading:
         self._results = results
         self._throttle = throttle
         self._widths = RowWidths()
-        self._chunk_bytes: float | None = None  # smoothed, of the chunks read lately
+        self._chunk_bytes: float | None = None  # smoothed size of recent chunks
         self._overdue: dict[str, tuple[float, int]] = {}
 
     def room(self, readers: int) -> bool:
-        """May another chunk be begun: is there a window, and memory, for it?"""
+        """May another chunk begin: is there a window, and memory, for it?"""
         inflight = self._queue.under_way
-        if self._chunk_bytes is None:  # the first one tells what to reckon with, unless it hangs
+        if self._chunk_bytes is None:  # the first one shows the size, unless it hangs
             now = time.monotonic()
             return all(task.begun and now - task.begun > FIRST_READ_S for task in inflight)
         if len(inflight) >= (2 if readers == 1 else 2 * readers + 2):
@@ -91,7 +91,7 @@ class ChunkReading:
         return not inflight or held + each <= self._store.options.buffer_bytes
 
     def windows(self) -> list[dict[str, Any]]:
-        """The chunks under way, for status."""
+        """For status: the chunks being read."""
         now = time.monotonic()
         return [
             {
@@ -107,7 +107,9 @@ class ChunkReading:
     # ------------------------------------------------------------ a reader's thread
 
     def read(self, reader: ChunkReader, task: Task) -> None:
-        """Steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's thread."""
+        """Do steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's
+        thread.
+        """
         chunk_id = uuid.uuid4().hex
         window = Window(
             chunk_id=chunk_id,
@@ -116,7 +118,7 @@ class ChunkReading:
             high_watermark=f"{chunk_id}:high",
         )
         with self._lock:
-            self._queue.taken(task)
+            self._queue.reader_began(task)
             if task.ended:
                 self._throttle.read(time.monotonic(), 0, 0.0)
                 self._results.drop(task)
@@ -141,9 +143,9 @@ class ChunkReading:
                 rows = reader.read(request)
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
-                until = time.monotonic() + HELD_S * (1 + min(task.tries, MOST_TIMES))
+                until = time.monotonic() + DELIVER_S * (1 + min(task.tries, MOST_TIMES))
                 with self._lock:
-                    if not self._is_open(window, task):  # void meanwhile: it is read again
+                    if not self._is_open(window, task):  # voided during the read: read again
                         return
                     self._have_read(task, window, rows)
                 engine.deliver(window, rows, until)
@@ -158,7 +160,7 @@ class ChunkReading:
                     self._throttle.wrote(high_at, high_s)
         except (ChunkError, ConnectionLostError) as error:
             engine.discard(window)
-            if begun and rows is None:  # one that runs into its time limit counts too
+            if begun and rows is None:  # a SELECT that exceeds its time limit counts too
                 seconds = time.monotonic() - begun
             self._failed(task, window, error)
         finally:
@@ -179,7 +181,7 @@ class ChunkReading:
         self._store.chunks_read.answered()
         self._queue.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
-        task.meet(ChunkInput.ROWS)
+        task.transition(ChunkInput.ROWS)
         self._widths.note(task.table, len(rows.rows), task.bytes)
         before = self._chunk_bytes
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
@@ -188,8 +190,8 @@ class ChunkReading:
     # ------------------------------------------------------------ the engine's thread
 
     def tables_to_request(self, closed: ClosedWindow) -> list[bytes]:
-        """The keys to be read again that are not stored yet: those of a chunk of such keys are,
-        until they have been read.
+        """The keys to read again that are not stored yet. Those of a task that reads missing rows
+        are stored until they have been read.
         """
         task = self._queue.find(closed.window.chunk_id)
         if task is None or task.dump is not None or not closed.refetch:
@@ -200,14 +202,14 @@ class ChunkReading:
         return [key for key in closed.refetch if self._keys.texts(key, closed.schema) not in own]
 
     def closed(self, closed: ClosedWindow) -> ChunkItem | None:
-        """What to append. Takes no lock but the actions' inbox."""
+        """The item to append. Takes no lock except the actions' inbox."""
         task = self._queue.find(closed.window.chunk_id)
         if task is None:
             return None
         if task.ended:
             self._actions.post(lambda: self._results.drop(task))
             return None
-        task.meet(ChunkInput.CLOSE)  # what follows is the writer's, however slow its disk
+        task.transition(ChunkInput.CLOSE)  # the rest depends on the writer and its disk
         is_absent = closed.rows.kind == Kind.ABSENT
         absent: list[Key] = []
         if is_absent.any():
@@ -232,8 +234,8 @@ class ChunkReading:
     # ------------------------------------------------------------ the coordinator's thread
 
     def void_overdue(self) -> None:
-        """Void windows whose watermark the log has passed without showing it. A log that has not
-        come so far, because it is far behind, is waited for.
+        """Void windows whose watermark the log has passed without showing it. While the log is
+        behind that position, it is waited for.
         """
         now = time.monotonic()
         with self._lock:
@@ -263,8 +265,8 @@ class ChunkReading:
                     self._results.void(VoidedWindow(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
-        """Is the task's end still to come? Else the window was voided, and the task is read again,
-        or it has closed.
+        """Is the window still open? Otherwise it has closed, or was voided and the task is read
+        again.
         """
         return self._queue.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 
@@ -297,12 +299,12 @@ def _list(key: Key | None) -> list[str | None] | None:
 
 
 class ChunkReaders:
-    """The threads that read chunks. They are started when there is work; connections are closed
-    when fewer are wanted.
+    """The threads that read chunks. They are started on demand; connections are closed when fewer
+    are needed.
 
     Args:
-        open_reader: a new reader; it connects when it is first used.
-        work: called in a reader's thread for each task. What it raises ends all (`failure`).
+        open_reader: returns a new reader; it connects on first use.
+        work: called in a reader's thread for each task. Its exception ends all (`failure`).
     """
 
     def __init__(
@@ -320,12 +322,12 @@ class ChunkReaders:
 
     @property
     def busy(self) -> int:
-        """Threads that read, and tasks that one will take at once."""
+        """Number of threads that read, including tasks about to be read."""
         with self._lock:
             return self._busy
 
     def give(self, task: Task) -> None:
-        """Have ``task`` read now; called only while fewer are busy than are wanted."""
+        """Read ``task`` now; call it only while fewer threads are busy than are wanted."""
         with self._lock:
             self._busy += 1
             if self._busy > self._running:
@@ -338,7 +340,7 @@ class ChunkReaders:
         self._queue.put(task)
 
     def shrink(self, wanted: int) -> None:
-        """Let threads beyond ``wanted`` end as soon as they have nothing to do."""
+        """Let threads beyond ``wanted`` end as soon as they are idle."""
         with self._lock:
             surplus = self._running - max(wanted, self._busy)
             for _ in range(surplus):
@@ -346,7 +348,7 @@ class ChunkReaders:
                 self._queue.put(None)
 
     def close(self) -> None:
-        """End what is being read, and disconnect."""
+        """Cancel current reads, and disconnect."""
         with self._lock:
             readers = list(self._readers)
         for reader in readers:
@@ -377,7 +379,7 @@ class ChunkReaders:
 
 
 def _yield_to_others() -> None:
-    """Linux schedules threads, each by its own priority; elsewhere this would be the process's."""
+    """Lower the thread's priority. Only on Linux: elsewhere this would be the process's."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

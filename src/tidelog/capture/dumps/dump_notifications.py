@@ -1,4 +1,4 @@
-"""Tells what dumps do, as notifications in Debezium's words."""
+"""Sends notifications about dumps, in Debezium's words."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tidelog.capture.notifications import (
 
 PROGRESS_EVERY_S = 1.0
 NAMED_TABLES = 100
-"""A dump of more names them all when it begins and ends only."""
+"""A dump of more tables names them all only when it begins and ends."""
 
 
 class DumpNotices:
-    """Builds notifications and hands them on. The caller holds the coordinator's lock."""
+    """Builds notifications and sends them. The caller holds the coordinator's lock."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
-        self._told_at: dict[tuple[str, str], float] = {}
+        self._sent_at: dict[tuple[str, str], float] = {}
 
     def started(self, dump: DumpState) -> None:
-        self._tell(dump, NotificationType.STARTED, data_collections=_names(dump))
+        self._send(dump, NotificationType.STARTED, data_collections=_names(dump))
 
     def in_progress(self, dump: DumpState, progress: TableProgress) -> None:
-        """At most once a second for each table; a chunk may come after the end, or the pause."""
+        """Sent at most once a second for each table, and only while dump and table are running."""
         if dump.status is not DumpStatus.RUNNING or progress.status is not TableStatus.RUNNING:
             return
         dump_table, now = (dump.dump_id, progress.table), time.monotonic()
-        if now - self._told_at.get(dump_table, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
+        if now - self._sent_at.get(dump_table, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
             return
-        self._told_at[dump_table] = now
-        self._tell(
+        self._sent_at[dump_table] = now
+        self._send(
             dump,
             NotificationType.IN_PROGRESS,
             data_collections=_names(dump, progress.table),
@@ -49,11 +49,11 @@ class DumpNotices:
     def scanned(
         self, dump: DumpState, progress: TableProgress, status: TableScanStatus | None = None
     ) -> None:
-        """A table's scan ended; None: as its progress says."""
+        """Report the end of a table's scan; ``status`` None: derived from its progress."""
         if status is None:
             status = TableScanStatus.SUCCEEDED if progress.rows_read else TableScanStatus.EMPTY
-        self._told_at.pop((dump.dump_id, progress.table), None)
-        self._tell(
+        self._sent_at.pop((dump.dump_id, progress.table), None)
+        self._send(
             dump,
             NotificationType.TABLE_SCAN_COMPLETED,
             data_collections=_names(dump, progress.table),
@@ -63,8 +63,8 @@ class DumpNotices:
         )
 
     def rejected(self, dump: DumpState, rejected: Rejected) -> None:
-        """A table that can't be scanned: Debezium tells so when its turn comes, and goes on."""
-        self._tell(
+        """Report a table that can't be scanned: Debezium does so when its turn comes."""
+        self._send(
             dump,
             NotificationType.TABLE_SCAN_COMPLETED,
             data_collections=_names(dump, rejected.table),
@@ -74,24 +74,24 @@ class DumpNotices:
         )
 
     def stopped(self, dump: DumpState, tables: Sequence[str]) -> None:
-        """These tables were taken out of the dump, which goes on."""
+        """Report tables that were removed from a dump that is still running."""
         for table in tables:
-            self._told_at.pop((dump.dump_id, table), None)
+            self._sent_at.pop((dump.dump_id, table), None)
         if tables:
-            self._tell(dump, NotificationType.ABORTED, data_collections=",".join(tables))
+            self._send(dump, NotificationType.ABORTED, data_collections=",".join(tables))
 
     def paused(self, dump: DumpState) -> None:
-        self._tell(dump, NotificationType.PAUSED, data_collections=_names(dump))
+        self._send(dump, NotificationType.PAUSED, data_collections=_names(dump))
 
     def resumed(self, dump: DumpState) -> None:
-        self._tell(dump, NotificationType.RESUMED, data_collections=_names(dump))
+        self._send(dump, NotificationType.RESUMED, data_collections=_names(dump))
 
     def finished(self, dump: DumpState, *, stopped: bool = False) -> None:
-        """As Debezium's: ABORTED is what was ``stopped``, and a blocking dump that failed. A
+        """Report the end, as Debezium does: ABORTED if ``stopped``, or if a blocking dump failed. A
         program that waits for COMPLETED must not wait for ever because a table could not be read.
         """
         for table in dump.tables:
-            self._told_at.pop((dump.dump_id, table.table), None)
+            self._sent_at.pop((dump.dump_id, table.table), None)
         ended = {table.status for table in dump.tables}
         aborted = {TableStatus.CANCELLED}
         if dump.mode == "blocking":
@@ -99,17 +99,17 @@ class DumpNotices:
         kind = NotificationType.COMPLETED
         if stopped or (TableStatus.DONE not in ended and ended & aborted):
             kind = NotificationType.ABORTED
-        self._tell(dump, kind, data_collections=_names(dump))
+        self._send(dump, kind, data_collections=_names(dump))
 
-    def _tell(self, dump: DumpState, kind: NotificationType, **data: str) -> None:
+    def _send(self, dump: DumpState, kind: NotificationType, **data: str) -> None:
         aggregate = AGGREGATES["initial" if dump.reason == "initial" else dump.mode]
         now_ms = int(time.time() * 1000)
         self._notify(Notification(dump.dump_id, aggregate, kind, now_ms, data))
 
 
 def _names(dump: DumpState, table: str | None = None) -> str:
-    """All its tables; of many only ``table`` if it is given. Each table has notifications of its
-    own, and they are stored: with all names in each, 10,000 tables would take gigabytes.
+    """The names of its tables; of many only ``table`` if given. Each table has its own
+    notifications, and they are stored: with all names in each, 10,000 tables would take gigabytes.
     """
     tables: list[TableProgress | Rejected] = [*dump.tables, *dump.rejected]
     if table is not None and len(tables) > NAMED_TABLES:

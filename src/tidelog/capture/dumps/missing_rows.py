@@ -1,8 +1,8 @@
-"""The keys to read again. They are stored, so that they are read after a crash too.
+"""A durable queue of the keys whose rows must be read again.
 
-They lie in the state store in pieces, each a document of its own: asking for keys costs what these
-cost, however many wait, and only those that are being read are in memory. Pieces hold key values
-and are never shown.
+The keys are stored in pieces, each a document of the state store: a request for keys costs as much
+as these keys, however many wait, and only keys being read are in memory. Pieces hold key values and
+are never shown.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 
 REFETCH_KEY = "dump-reread"
-REFETCH = "reread"  # what chunks of keys that are read again name as their dump
+REFETCH = "reread"  # the dump id of chunks that read missing rows
 AGAIN_S = 10.0
-"""After so long one of the keys that could not be read is tried again."""
+"""Seconds between two attempts to read a quarantined key of a table."""
 PIECE_KEYS = 5_000
 OPEN_KEYS = 500
-"""A piece that is smaller takes further keys: it is stored anew with each of them."""
+"""A smaller piece takes further keys, and is stored again with each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class KeyPiece:
     """Keys that are stored together.
 
     Attributes:
-        name: of their document, which may still hold keys that were read by now.
-        count: of keys that wait.
+        name: name of their document, which may still hold keys that were read by now.
+        count: number of waiting keys.
         oldest, newest: numbers of the first and the last request for them.
-        keys: those that wait; None while they are only stored.
-        reading: those that are being read.
+        keys: the waiting keys; None while they are only stored.
+        reading: the keys being read.
     """
 
     name: str
@@ -64,13 +64,13 @@ class KeysToRead:
 
 
 class MissingRowsQueue:
-    """The keys to be read again. Those of a table are read in the order they were asked for in; one
-    that was asked for again since may be read twice.
+    """The keys to read again. Those of a table are read in the order of the requests; a key that
+    was requested again may be read twice.
 
-    A key that can't be read stays, quarantined, so that it holds up no other.
+    A key that can't be read is quarantined, so that it blocks no other.
 
-    Thread-safe by a lock of its own, under which no other is taken and the state store is not
-    asked: the engine's thread adds keys without waiting for the coordinator, and the coordinator
+    Thread-safe by its own lock, under which no other lock is taken and the state store is not
+    called: the engine's thread adds keys without waiting for the coordinator, and the coordinator
     decides without waiting for the engine's thread to store them.
     """
 
@@ -79,18 +79,18 @@ class MissingRowsQueue:
         self._state = state
         self._changes = DeferredWrites(state)
         self.flush = self._changes.flush
-        """Make all of it durable."""
+        """Make all changes durable."""
         self._lock = threading.Lock()
         self._pieces: dict[MissingRowsTable, dict[str, KeyPiece]] = {}
         self._open: dict[MissingRowsTable, KeyPiece] = {}  # those that take further keys
-        # Each in a piece of its own; the one tried longest ago comes first.
+        # Each in its own piece; the one tried longest ago comes first.
         self._quarantined: dict[MissingRowsTable, dict[Key, KeyPiece]] = {}
         self._again_at: dict[MissingRowsTable, float] = {}
         self._number = 0  # of the newest request
         self._next_piece = 0
 
     def load(self) -> None:
-        """Know what is stored. Comes first, and asks the state store."""
+        """Load the list of stored pieces. Call it first; it calls the state store."""
         for name in self._state.keys(f"{REFETCH_KEY}/"):
             stored = self._state.get(name)
             if stored is not None:
@@ -102,7 +102,7 @@ class MissingRowsQueue:
         self._load_former()
 
     def _load_former(self) -> None:
-        """Keys that a version before pieces left, all in one document."""
+        """Load the keys of a former version, which stored all in one document."""
         stored = self._state.get(REFETCH_KEY)
         if stored is None:
             return
@@ -118,7 +118,7 @@ class MissingRowsQueue:
         self.flush()
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
-        """Ask for these match keys; stored when this returns."""
+        """Request these match keys; stored when this returns."""
         refetch_table = MissingRowsTable(str(schema.table), schema.match_key)
         texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
         with self._lock:
@@ -149,20 +149,20 @@ class MissingRowsQueue:
                 self._close(refetch_table)
 
     def fetch(self, limit: int) -> None:
-        """Have in memory what `take` gives next, up to ``limit`` keys. Asks the state store."""
+        """Load what `take` returns next, up to ``limit`` keys. Calls the state store."""
         with self._lock:
             wanted = self._next_stored(limit)
         if wanted:
-            self.flush()  # what is asked for now may not be stored yet
+            self.flush()  # the pieces may not be stored yet
         for refetch_table, piece in wanted:
             keys = self._load(piece.name)
             with self._lock:
                 piece.keys = keys
-                if not keys:  # an earlier leader's delete came late: all were read
+                if not keys:  # an earlier leader deleted the piece late: all were read
                     self._forget(refetch_table, piece)
 
     def _next_stored(self, limit: int) -> list[tuple[MissingRowsTable, KeyPiece]]:
-        """Of the table whose turn is next, the pieces that are not in memory."""
+        """The pieces of the next table in turn that are not in memory."""
         for refetch_table, pieces in self._pieces.items():
             wanted, count = [], 0
             for piece in pieces.values():
@@ -177,9 +177,8 @@ class MissingRowsQueue:
         return []
 
     def take(self, limit: int, now: float) -> KeysToRead | None:
-        """Up to ``limit`` keys to read next, which are in memory (`fetch`) and not being read; of
-        each table in turn. One that was quarantined comes alone. Each ends by `done` or
-        `quarantine`.
+        """Up to ``limit`` keys to read next, in memory (`fetch`) and not being read; each table in
+        turn. A quarantined key comes alone. Finish each result with `done` or `quarantine`.
         """
         with self._lock:
             for refetch_table in dict.fromkeys((*self._pieces, *self._quarantined)):
@@ -224,13 +223,13 @@ class MissingRowsQueue:
 
     @property
     def wanted(self) -> bool:
-        """Does a key wait?"""
+        """Is any key waiting?"""
         with self._lock:
             return bool(self._pieces or self._quarantined)
 
-    def any_of(self, table: str, upto: int | None = None) -> bool:
-        """Is a request of the table, of those up to the number ``upto``, not answered yet? Those
-        that can't be are `unread`.
+    def has_pending(self, table: str, upto: int | None = None) -> bool:
+        """Is a request of the table, with a number up to ``upto``, not answered yet? Quarantined
+        keys are counted by `unread`.
         """
         with self._lock:
             return any(
@@ -241,14 +240,14 @@ class MissingRowsQueue:
             )
 
     def unread(self, table: str, since: int) -> int:
-        """How many keys of the table that were asked for after the request ``since`` can't be
-        read.
+        """The number of the table's quarantined keys that were requested after the request
+        ``since``.
         """
         with self._lock:
             return sum(piece.newest > since for _, _, piece in self._quarantined_of(table))
 
     def quarantine(self, taken: KeysToRead) -> None:
-        """The one key of ``taken`` could not be read: the others come first."""
+        """Set the only key of ``taken`` aside: it could not be read."""
         with self._lock:
             refetch_table, [key] = taken.refetch_table, taken.keys
             quarantined = self._quarantined.setdefault(refetch_table, {})
@@ -267,7 +266,7 @@ class MissingRowsQueue:
             self._again_at[refetch_table] = time.monotonic() + AGAIN_S
 
     def done(self, taken: KeysToRead, unread: Collection[Key] = ()) -> None:
-        """The keys were read since they were asked for, but for ``unread``, which wait on."""
+        """Remove the keys that were read; ``unread`` ones keep waiting."""
         with self._lock:
             refetch_table, read = (
                 taken.refetch_table,
@@ -275,7 +274,7 @@ class MissingRowsQueue:
             )
             quarantined = self._quarantined.get(refetch_table, {})
             if any(quarantined.get(key) in taken.pieces for key in read):
-                # What was in the way may be gone for the others, too.
+                # The obstacle may be gone for the others, too.
                 pieces = self._pieces.setdefault(refetch_table, {})
                 pieces |= {piece.name: piece for piece in quarantined.values()}
                 del self._quarantined[refetch_table]
@@ -284,8 +283,8 @@ class MissingRowsQueue:
                 self._remove(refetch_table, piece, read)
 
     def dumped(self, table: str, since: int) -> None:
-        """All rows of the table were read after the request ``since``: of the keys that can't be
-        read, those asked for by then are not missing any more.
+        """Remove quarantined keys requested up to the request ``since``: all rows of the table were
+        read after it.
         """
         with self._lock:
             for refetch_table, key, piece in list(self._quarantined_of(table)):
@@ -314,7 +313,7 @@ class MissingRowsQueue:
         self._changes.put(name, value)
 
     def _close(self, refetch_table: MissingRowsTable) -> None:
-        """The piece takes no further keys, and is not needed in memory."""
+        """Close the piece: it takes no further keys, and is not needed in memory."""
         piece = self._open.pop(refetch_table, None)
         if piece is not None:
             piece.keys = None
@@ -322,8 +321,8 @@ class MissingRowsQueue:
     def _remove(
         self, refetch_table: MissingRowsTable, piece: KeyPiece, keys: Iterable[Key]
     ) -> None:
-        """Forget these keys. Their document stays until none of its keys is needed: keys that are
-        read again after a crash do no harm.
+        """Forget these keys. Their document stays until all its keys were read: reading keys again
+        after a crash does no harm.
         """
         assert piece.keys is not None
         for key in keys:

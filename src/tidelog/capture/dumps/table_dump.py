@@ -1,4 +1,6 @@
-"""From a table's first record of a dump to its last: start, completion, and what ends it early."""
+"""Runs each table of a dump from its first record to its last: start, completion, failure,
+cancel.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ REFETCH_END_S = 5.0
 
 
 Found = TableShape | SourceError | None
-"""What the catalogue said of a table: how it is, why that can't be had, or that there is none."""
+"""The catalogue's answer for a table: its shape, an error, or None: it does not exist."""
 
 
 class DumpTables:
@@ -80,9 +82,9 @@ class DumpTables:
         self._notices = notices
         self._runs: dict[DumpTable, TableRun] = {}
 
-    def next_of(self, dump: DumpState, readers: int) -> Task | None:
-        """The dump's next chunk, of its first tables that have one; as many tables as there are
-        readers are under way, so that their histories are held for as short as can be.
+    def next_task(self, dump: DumpState, readers: int) -> Task | None:
+        """The dump's next chunk, from the first tables that have one. No more tables than readers
+        are in progress, so that their key histories are kept as briefly as possible.
         """
         self.begin(dump)
         under_way = 0
@@ -103,7 +105,7 @@ class DumpTables:
                 task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
                 if task is not None:
                     return task
-                wanted = self._queue.keys_wanted(dump_table)
+                wanted = self._queue.keys_to_fetch(dump_table)
                 if wanted is not None:
                     self._effect(run, partial(self._fetch_keys, dump_table, *wanted))
                 self._complete_if_read(run)
@@ -114,10 +116,10 @@ class DumpTables:
         self._actions.post(lambda: self._queue.keys_fetched(dump_table, first, keys))
 
     def begin(self, dump: DumpState) -> None:
-        """Notify, once, that the dump starts, and which of its tables can't be dumped."""
+        """Report once that the dump starts, and which of its tables can't be dumped."""
         if dump.status is not DumpStatus.QUEUED:
             return
-        dump.meet(DumpInput.BEGIN)
+        dump.transition(DumpInput.BEGIN)
         self._notices.started(dump)
         for rejected in dump.rejected:
             self._notices.rejected(dump, rejected)
@@ -127,10 +129,10 @@ class DumpTables:
     # ------------------------------------------------------------ start
 
     def look_up(self, progress: TableProgress) -> Found:
-        """What the catalogue says of the table. Asks the source: without the lock.
+        """Query the catalogue for the table. Call it without the lock.
 
         Raises:
-            SourceError: the log must not go on.
+            SourceError: if the log must not be read on.
         """
         try:
             return self._catalogue.shape(TableName.parse(progress.table))
@@ -140,14 +142,14 @@ class DumpTables:
             return error
 
     def admit(self, dump: DumpState, progress: TableProgress, found: Found) -> bool:
-        """Note that the table begins, as it was ``found``; False if it can't be dumped."""
+        """Begin the table as it was ``found``; False if it can't be dumped."""
         if progress.status in FINISHED:  # cancelled while it was looked up
             return False
         if isinstance(found, TableRefusedError):
             self.refuse(dump, progress, found)
             return False
         if isinstance(found, SourceError):
-            self.fail(dump, progress, str(found))  # one table's, e.g. a type: others go on
+            self.fail(dump, progress, str(found))  # this table's only, e.g. a type
             return False
         if found is None:
             progress.may_pass = False
@@ -165,62 +167,64 @@ class DumpTables:
         return True
 
     def _start(self, run: TableRun) -> None:
-        """Look the table up, then append its first record: from its offset on, replay gives it."""
-        run.meet(TableRunInput.NEXT)
+        """Look the table up, then append its first record: a replay from its offset gives the
+        table.
+        """
+        run.transition(TableRunInput.NEXT)
 
-        def looking_up() -> None:
+        def look_up() -> None:
             found = self.look_up(run.progress)
-            self._actions.post(lambda: self._looked_up(run, found, looking_up))
+            self._actions.post(lambda: self._looked_up(run, found, look_up))
 
-        self._effect(run, looking_up)
+        self._effect(run, look_up)
 
     def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
         if run.ended:
             return
         if run.dump.status is DumpStatus.PAUSED:
-            run.meet(TableRunInput.PAUSED)
+            run.transition(TableRunInput.PAUSED)
             return
-        if is_away(found):
-            self._away(run, found, again)
+        if is_unavailable(found):
+            self._retry_unavailable(run, found, again)
             return
         if not self.admit(run.dump, run.progress, found):
             return
         if run.progress.first_offset is not None:  # begun before a restart
-            run.meet(TableRunInput.FOUND_BEGUN)
+            run.transition(TableRunInput.FOUND_BEGUN)
             self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
             return
-        run.meet(TableRunInput.FOUND)
+        run.transition(TableRunInput.FOUND)
 
         def appended(offset: int) -> None:
-            self._actions.post(lambda: self._look_for_unseen(run, offset))
+            self._actions.post(lambda: self._find_unseen(run, offset))
 
         engine, table = self._actions.engine, TableName.parse(run.progress.table)
         record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
         self._effect(run, lambda: engine.retain(table))
         self._effect(run, lambda: engine.append_control(record, appended))
 
-    def _look_for_unseen(self, run: TableRun, offset: int) -> None:
-        """What was emitted before and is unseen by a snapshot of now may be unseen by a chunk's as
-        well; then the chunk lacks it, and replay must begin with it.
+    def _find_unseen(self, run: TableRun, offset: int) -> None:
+        """Find the earliest emitted record that a current snapshot can't see: a chunk's snapshot
+        may not see it either; then the chunk does not have it, and replay must begin with it.
         """
-        run.meet(TableRunInput.APPENDED)
+        run.transition(TableRunInput.APPENDED)
 
-        def looking() -> None:
+        def find() -> None:
             try:
                 snapshot = self._take_snapshot()
             except (ChunkError, ConnectionLostError) as error:
                 failure = error
-                self._actions.post(lambda: self._away(run, failure, looking))
+                self._actions.post(lambda: self._retry_unavailable(run, failure, find))
                 return
             table = TableName.parse(run.progress.table)
             unseen = self._actions.engine.first_unseen(snapshot, table)
-            self._actions.post(lambda: self._read_from(run, offset, unseen))
+            self._actions.post(lambda: self._start_reading(run, offset, unseen))
 
-        self._effect(run, looking)
+        self._effect(run, find)
 
-    def _read_from(self, run: TableRun, offset: int, unseen: int | None) -> None:
-        """The table is replayed from its first record on, or from what that snapshot can't see."""
-        run.meet(TableRunInput.UNSEEN_KNOWN)
+    def _start_reading(self, run: TableRun, offset: int, unseen: int | None) -> None:
+        """Start the chunks; replay begins at the first record, or at an earlier unseen one."""
+        run.transition(TableRunInput.UNSEEN_KNOWN)
         if run.ended:
             return
         run.asked_before = self._refetch_queue.number
@@ -228,14 +232,16 @@ class DumpTables:
         self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
         self._store.store(run.dump)
 
-    def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
-        """The source gave no answer; it is asked again."""
-        run.meet(TableRunInput.AWAY)
+    def _retry_unavailable(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
+        """Query again later: the source did not answer."""
+        run.transition(TableRunInput.AWAY)
         self._store.chunks_read.failed(error)
         self._effect(run, again, RECONNECT_S)
 
     def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Have it done, unless the table is cancelled before: an effect may wait behind others."""
+        """Add an effect that is skipped if the table has ended by then: it may wait behind
+        others.
+        """
 
         def unless_ended() -> None:
             if not run.ended:
@@ -246,7 +252,7 @@ class DumpTables:
     # ------------------------------------------------------------ end
 
     def _complete_if_read(self, run: TableRun) -> None:
-        """Append the dump's last record once everything is read, also the keys to read again."""
+        """Append the dump's last record once all is read, including the keys to read again."""
         dump, progress = run.dump, run.progress
         if not self._queue.exhausted(progress):
             return
@@ -259,7 +265,7 @@ class DumpTables:
         if reason:
             self.fail(dump, progress, reason)
             return
-        run.meet(TableRunInput.ALL_READ)
+        run.transition(TableRunInput.ALL_READ)
 
         def completed(offset: int) -> None:
             self._actions.post(lambda: self.done(dump, progress, offset))
@@ -268,40 +274,40 @@ class DumpTables:
         self._effect(run, lambda: self._actions.engine.append_control(record, completed))
 
     def _unread(self, run: TableRun) -> str:
-        """Which of its rows could not be read, though all else was; empty: none."""
+        """A message about rows that could not be read although all others were; empty: none."""
         progress = run.progress
         if progress.failed:
             count = len(progress.failed)
             return (
                 f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
-                "`tidelog status --ranges` shows which, mend them and dump the table again"
+                "`tidelog status --ranges` shows which; fix them and dump the table again"
             )
         since = -1 if run.asked_before is None else run.asked_before
         count = self._refetch_queue.unread(progress.table, since=since)
         if count:
             return (
-                f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
-                "the log has only some of the columns; all other rows were read: mend "
+                f"{count} row{'s' * (count > 1)} that changed during the dump could not be read, "
+                "and the log has only some of the columns; all other rows were read: fix "
                 f"{'them' if count > 1 else 'it'} and dump the table again"
             )
         return ""
 
     def _refetch_waits(self, run: TableRun) -> bool:
-        """Must keys be read again before the table counts as complete? All that wait, as long as
-        they come to an end; where there are always new ones, those that its reading left behind.
+        """Must keys be read again before the table is complete? All waiting keys, as long as they
+        come to an end; if there are always new ones, only those requested until the table was read.
         """
         now = time.monotonic()
         if run.read_at is None:
             run.read_at = (now, self._refetch_queue.number)
         since, number = run.read_at
         upto = None if now - since < REFETCH_END_S else number
-        return self._refetch_queue.any_of(run.progress.table, upto)
+        return self._refetch_queue.has_pending(run.progress.table, upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
-        """The table's last record stands at ``offset``."""
+        """Complete the table; its last record has this ``offset``."""
         run = self._runs.get((dump.dump_id, progress.table))
         ended = progress.status in FINISHED
-        progress.meet(TableInput.COMPLETE)
+        progress.transition(TableInput.COMPLETE)
         if not ended:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
@@ -313,8 +319,8 @@ class DumpTables:
         self._finish(dump, lambda: None if ended else self._notices.scanned(dump, progress))
 
     def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
-        """Stop a dump, or only some of its tables. What capture itself needs dumped is dumped by
-        another, unless this one is capture's own.
+        """Stop a dump, or only some of its tables. What capture itself needs is dumped by another
+        dump, unless this one is capture's own.
         """
         changed, due = [], []
         for dump in self._store.selected(dump_id, UNFINISHED):
@@ -326,13 +332,13 @@ class DumpTables:
                     if progress.due and not dump.dump_id.startswith(AUTOMATIC):
                         due.append(progress)
                     self._end(dump, progress, TableInput.CANCEL, "cancelled")
-            goes_on = any(t.status is not TableStatus.CANCELLED for t in dump.tables)
-            tell = partial(self._notices.stopped, dump, stopped if tables and goes_on else [])
-            # Before the end is stored: a crash in between has the table dumped twice.
+            has_others = any(t.status is not TableStatus.CANCELLED for t in dump.tables)
+            report = partial(self._notices.stopped, dump, stopped if tables and has_others else [])
+            # Before the end is stored: after a crash in between the table is dumped twice.
             for progress in due:
                 self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
             due.clear()
-            self._finish(dump, tell, stopped=not tables)
+            self._finish(dump, report, stopped=not tables)
         return list(dict.fromkeys(changed))
 
     def fail(
@@ -342,59 +348,61 @@ class DumpTables:
         reason: str,
         status: TableScanStatus = TableScanStatus.SQL_EXCEPTION,
     ) -> None:
-        """The table can't be dumped; the others go on."""
-        if progress.status in FINISHED:  # cancelled while it was looked at
+        """End a table that can't be dumped; the others continue."""
+        if progress.status in FINISHED:  # cancelled in the meantime
             return
         self._end(dump, progress, TableInput.FAIL, reason)
         self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
 
     def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
-        """The table can't be dumped as it is; what capture needs of it is owed, before the end is
-        stored.
+        """End a table that can't be dumped as it is. If capture needs the dump, it is owed before
+        the end is stored.
         """
         if progress.status not in FINISHED and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):
                 self._refused.failed(table, str(error))
             else:
-                self._refused.owe(table)
+                self._refused.require_dump(table)
             self._store.after(self._refused.flush)
         reason = error.reason if isinstance(error, TableRefusedError) else str(error)
         self.fail(dump, progress, reason)
 
     def release(self, table: TableName) -> None:
-        """Let the table's key history go if nothing reads the table any more."""
-        if self._queue.any_of(table):
+        """Drop the table's key history if nothing reads the table any more."""
+        if self._queue.has_task(table):
             return
-        if any(run.holds_keys and run.progress.table == str(table) for run in self._runs.values()):
+        if any(
+            run.retains_keys and run.progress.table == str(table) for run in self._runs.values()
+        ):
             return
         self._actions.effect(lambda: self._actions.engine.forget_table(table))
 
     def _end(self, dump: DumpState, progress: TableProgress, news: TableInput, reason: str) -> None:
-        progress.meet(news)
+        progress.transition(news)
         progress.reason = reason
         progress.finished_ms = int(time.time() * 1000)
         self._forget(dump, progress)
 
     def _finish(
-        self, dump: DumpState, tell: Callable[[], None] = lambda: None, *, stopped: bool = False
+        self, dump: DumpState, report: Callable[[], None] = lambda: None, *, stopped: bool = False
     ) -> None:
-        """Store that a table has ended, and the dump with the last of them; then ``tell``."""
+        """Store that a table has ended, and the dump with its last table; then call ``report``."""
         finished = self._store.finish_if_done(dump)
         if not finished:
             self._store.store(dump)
-        tell()
+        report()
         if finished:
             self._notices.finished(dump, stopped=stopped)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         run = self._runs.pop((dump.dump_id, progress.table), None)
         if run is not None:
-            run.meet(TableRunInput.END)
+            run.transition(TableRunInput.END)
         self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
 
 
-def is_away(found: Found) -> bool:
-    """Could the catalogue not be asked? It may be in a moment."""
+def is_unavailable(found: Found) -> bool:
+    """Did the catalogue not answer, so that a retry may help?"""
     return isinstance(found, SourceError) and found.policy is Policy.RETRY

@@ -1,7 +1,7 @@
-"""How the dumps' thread, the engine's and those that command it leave each other work.
+"""Passes work between the dumps' thread, the engine's thread and the threads that send commands.
 
 The engine's thread holds its own lock while it calls the coordinator. So it only posts decisions,
-and the coordinator calls the engine only once it has let its own lock go.
+and the coordinator calls the engine only after it has released its own lock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from tidelog.ports import ChunkRows
 
 
 class DumpLog(Protocol):
-    """What the coordinator needs of the engine; all of it thread-safe."""
+    """The part of the engine that the coordinator uses; thread-safe."""
 
     def register(self, window: Window) -> None: ...
     def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
-        """Raises ChunkBusyError if the log's thread is busy beyond ``until`` (monotonic)."""
+        """Deliver the rows of a window. Raises ChunkBusyError if the log's thread stays busy until
+        ``until`` (monotonic).
+        """
         ...
 
     def discard(self, window: Window) -> None: ...
     def forget_table(self, table: TableName) -> None: ...
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
-        """Append behind all that was emitted."""
+        """Append after all that was emitted."""
         ...
 
     def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
@@ -41,21 +43,21 @@ class DumpLog(Protocol):
         ...
 
     @property
-    def decided(self) -> bool:
-        """Is it known which emitted transactions a snapshot of now can't see?"""
+    def unseen_known(self) -> bool:
+        """Is it known which emitted transactions a current snapshot can't see?"""
         ...
 
     @property
     def reached(self) -> int:
-        """All that was committed before this position has come."""
+        """The position up to which all commits were read."""
         ...
 
     def retain(self, table: TableName) -> None:
-        """Hold the keys of the table's records from now on."""
+        """Retain the keys of the table's records from now on."""
         ...
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
-        """Look the snapshot's unseen transactions up in the event log."""
+        """Search the event log for the transactions that the snapshot can't see."""
         ...
 
     def pause_log(self) -> LogPause:
@@ -73,7 +75,7 @@ class DumpLog(Protocol):
 
 @contextmanager
 def acquired(lock: threading.Lock | threading.RLock, until: float) -> Iterator[None]:
-    """Hold ``lock``. Raises ChunkBusyError if it can't be had before ``until`` (monotonic)."""
+    """Hold ``lock``. Raises ChunkBusyError if it can't be acquired before ``until`` (monotonic)."""
     if not lock.acquire(timeout=max(0.0, until - time.monotonic())):
         raise ChunkBusyError("reading a chunk: capture was busy for too long; it is read again")
     try:
@@ -83,14 +85,14 @@ def acquired(lock: threading.Lock | threading.RLock, until: float) -> Iterator[N
 
 
 class Actions:
-    """The coordinator's lock, decisions that are left to be made under it, and their effects.
+    """The coordinator's lock, the queue of decisions made under it, and their effects.
 
-    A decision takes the lock and only changes what is in memory. What asks the source or the state
-    store, reads the event log, waits or calls the engine is an effect: it runs once the lock was
-    let go, on the coordinator's thread, and `post`s what it found to a further decision (ADR 24).
+    A decision takes the lock and only changes memory. An effect calls the source, the state store
+    or the engine, reads the event log or waits: it runs without the lock, on the coordinator's
+    thread, and `post`s its result to a further decision (ADR 24).
 
     Args:
-        flush: makes durable what decisions changed; called before their effects.
+        flush: makes the decisions' changes durable; called before their effects.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -111,7 +113,7 @@ class Actions:
         return self._log
 
     def post(self, decision: Callable[[], None]) -> None:
-        """Have it made by the coordinator's thread, under the lock; from any thread."""
+        """Queue a decision for the coordinator's thread, which makes it under the lock."""
         self._inbox.put(decision)
 
     def wake(self) -> None:
@@ -120,16 +122,18 @@ class Actions:
 
     @contextmanager
     def commanded(self) -> Iterator[None]:
-        """Decide under the lock. It is durable before whoever commanded it is answered."""
+        """Decide under the lock; on exit the decision is durable, so the command can be
+        answered.
+        """
         with self.lock:
             yield
         self._flush()
         self.wake()
 
-    def take(self, wait_s: float) -> None:
-        """Decide what the other threads left to decide; wait for the first of it."""
+    def run_decisions(self, wait_s: float) -> None:
+        """Make the queued decisions; wait up to ``wait_s`` for the first."""
         try:
-            # No more than is there now: the turn has other work as well.
+            # Only those queued by now: the loop has other work as well.
             for _ in range(max(1, self._inbox.qsize())):
                 decision = self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
                 wait_s = 0.0
@@ -139,14 +143,14 @@ class Actions:
             pass
 
     def effect(self, effect: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Have it done once the lock, which is held, was let go; in the order of these calls, but
-        for those that are due later.
+        """Queue an effect that runs after the lock, held now, was released; in the order of calls,
+        except delayed ones.
         """
         self._effects.append((time.monotonic() + delay_s if delay_s else 0.0, effect))
 
     def run_effects(self) -> None:
-        """Make durable what was decided, and do it, if it is due. Our lock must not be held now:
-        effects may take long, and the engine's thread holds its own lock while it calls us.
+        """Make decisions durable and run due effects. Call it without the lock: effects may take
+        long, and the engine's thread holds its own lock while it calls the coordinator.
         """
         now = time.monotonic()
         with self.lock:

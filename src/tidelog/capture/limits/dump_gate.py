@@ -1,4 +1,4 @@
-"""Why dumps are held: capture itself makes them wait, and lets them go on."""
+"""Blocks dumps while capture itself makes them wait, and says why."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 
 
 class DumpBlocks(StrEnum):
-    """What holds dumps."""
+    """A cause that blocks dumps."""
 
     LOG_PAUSED = "log_paused"
     """The log is paused, so nobody would read the watermarks."""
     LOG_IN_DANGER = "log_in_danger"
-    """Keys that the log has only in part are read again all the same: there are few of them, and
-    without them outputs lack columns."""
+    """Missing rows are read again all the same: there are few of them, and without them outputs
+    lack
+    columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpBlock:
-    """One reason. ``reason``: a sentence without cell values."""
+    """One cause. ``reason``: a sentence without cell values."""
 
     why: DumpBlocks
     reason: str
@@ -29,37 +30,37 @@ class DumpBlock:
 
 
 class DumpGate:
-    """Open unless somebody holds it. Thread-safe. Of one leadership: who holds it in the next one
-    says so again.
+    """Open unless something blocks it. Thread-safe. It lasts for one leadership: in the next one a
+    cause blocks it again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holds: dict[DumpBlocks, DumpBlock] = {}
+        self._blocks: dict[DumpBlocks, DumpBlock] = {}
 
-    def hold(self, why: DumpBlocks, reason: str) -> None:
-        """No chunk of a dump is begun; those being read end. Said again it may have another
+    def block(self, why: DumpBlocks, reason: str) -> None:
+        """Start no chunk of a dump; current reads end. A repeated call may change the
         ``reason``.
         """
         with self._lock:
-            before = self._holds.get(why)
+            before = self._blocks.get(why)
             since_ms = int(time.time() * 1000) if before is None else before.since_ms
-            self._holds[why] = DumpBlock(why, reason, since_ms)
+            self._blocks[why] = DumpBlock(why, reason, since_ms)
 
     def release(self, why: DumpBlocks) -> None:
         with self._lock:
-            self._holds.pop(why, None)
+            self._blocks.pop(why, None)
 
     @property
-    def dumps_wait(self) -> bool:
-        return bool(self._holds)
+    def blocks_dumps(self) -> bool:
+        return bool(self._blocks)
 
     @property
-    def all_waits(self) -> bool:
-        """Do keys to read again wait too?"""
-        return DumpBlocks.LOG_PAUSED in self._holds
+    def blocks_all(self) -> bool:
+        """Must reading missing rows wait too?"""
+        return DumpBlocks.LOG_PAUSED in self._blocks
 
     def summary(self) -> list[dict[str, Any]]:
         """For status."""
         with self._lock:
-            return [asdict(hold) for hold in self._holds.values()]
+            return [asdict(block) for block in self._blocks.values()]

@@ -1,4 +1,4 @@
-"""Which of several dumps is read next. Pure."""
+"""Orders tables within a dump, and decides which of several dumps is read next. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidelog.model.schema import TableName
 logger = logging.getLogger(__name__)
 
 SMALL: Final = 1024
-"""Rows: of less the statistics say little, and the time is that of a few round trips."""
+"""Rows: below this, statistics say little, and a few round trips are most of the time."""
 
 
 def in_order(
     tables: Sequence[TableName],
     estimates: Callable[[Sequence[TableName]], Mapping[TableName, int]],
 ) -> list[TableName]:
-    """`smallest_first` by what ``estimates`` says; as they are, if it fails. Raises
+    """Apply `smallest_first` to ``estimates``; if these fail, return the given order. Raises
     ConnectionLostError.
     """
     if len(tables) < 2:
@@ -37,9 +37,9 @@ def in_order(
 def smallest_first(
     tables: Iterable[TableName], estimated_rows: Mapping[TableName, int]
 ) -> list[TableName]:
-    """The tables by size, so that most are done soon, and none waits for one that takes hours.
-    Those of about the same size (less than twice as large, or less than `SMALL` rows) stay in their
-    order; those that the source has no statistics of come last.
+    """The tables by size, so that most are done soon and none waits for one that takes hours.
+    Tables of similar size (less than twice as large, or less than `SMALL` rows) keep their order;
+    those without statistics come last.
     """
 
     def size(table: TableName) -> tuple[bool, int]:
@@ -50,19 +50,19 @@ def smallest_first(
 
 
 OTHERS_EVERY = 4
-"""One of so many chunks is taken from a less urgent dump, so that no dump waits for ever."""
+"""One of this many chunks is taken from a less urgent dump, so that no dump waits for ever."""
 
 
 class DumpTurns:
-    """The most urgent dumps come first; those that are as urgent as each other take turns."""
+    """The turns of dumps: the most urgent come first; equally urgent ones take turns."""
 
     def __init__(self) -> None:
         self._most = 0
-        self._after = {True: 0, False: 0}  # by urgency: the number of the dump that was given last
+        self._after = {True: 0, False: 0}  # by urgency: number of the last dump that had its turn
         self._given = 0
 
     def order(self, dumps: Sequence[DumpState]) -> list[DumpState]:
-        """The dumps, those first whose turn it is; the next ones are for where they have no chunk
+        """The dumps in the order of their turns; the later ones are used if the first have no chunk
         now.
         """
         self._most = max((dump.priority for dump in dumps), default=0)
@@ -74,8 +74,8 @@ class DumpTurns:
 
         return sorted(dumps, key=turn)
 
-    def gave(self, dump: DumpState) -> None:
-        """A chunk of the dump, as `order` had it, is read next."""
+    def took_turn(self, dump: DumpState) -> None:
+        """Note that a chunk of this dump is read next."""
         self._after[self._is_urgent(dump)] = dump.number
         self._given += 1
 

@@ -1,4 +1,4 @@
-"""What capture does by itself when the source's log is in danger: ``source.when_log_in_danger``."""
+"""Reacts when the source's log is in danger, as configured in ``source.when_log_in_danger``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tidelog.model.units import brief_span, format_bytes
 from tidelog.ports import StateStore
 
 SOON_S = 3600.0
-"""What is lost within this time is about to be lost."""
+"""Log that will be lost within this time is about to be lost."""
 NEARLY_FULL = 0.8
-"""Share of the log that the server may keep."""
+"""A share of the log that the server may keep."""
 MUCH_KEPT_BYTES = 10 << 30
-"""What counts as much where the server has no limit and the configuration says nothing."""
+"""The limit for retained log if neither server nor configuration has one."""
 EASED = 0.75
-"""A danger that has begun is over when these limits, each less a quarter, are kept to as well: else
-dumps would stop and go with every file that the server lets go of."""
+"""A danger is over only if these limits, each reduced by a quarter, are met as well: otherwise
+dumps
+would stop and start with every file that the server removes."""
 
 
 class DangerKind(StrEnum):
@@ -35,13 +36,13 @@ class DangerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetainedLog:
-    """What the source keeps of its log for capture. None: not known, or no such limit.
+    """The log that the source retains for capture. None: not known, or no such limit.
 
     Attributes:
         retained_bytes, spare_bytes, kept_s: see `tidelog.ports.Retention`.
-        lag_s: how old what is not captured yet may be.
-        lost_in_s: until something is removed that capture needs.
-        much_bytes: so much, somebody said, is too much.
+        lag_s: possible age of changes that are not captured yet.
+        lost_in_s: seconds until log that capture needs is removed.
+        much_bytes: configured limit for retained log.
     """
 
     retained_bytes: int | None = None
@@ -52,8 +53,8 @@ class RetainedLog:
     much_bytes: int | None = None
 
     @classmethod
-    def told(cls, source: Mapping[str, Any], much_bytes: int | None = None) -> RetainedLog:
-        """From a status document's ``source``, whichever version of capture wrote it."""
+    def from_status(cls, source: Mapping[str, Any], much_bytes: int | None = None) -> RetainedLog:
+        """From a status document's ``source``, of any version of capture."""
         lost_in_s, lag_s, kept_s = (source.get(name) for name in ("lost_in_s", "lag_s", "kept_s"))
         if lost_in_s is None and kept_s is not None and lag_s:
             lost_in_s = max(0.0, kept_s - lag_s)
@@ -62,8 +63,8 @@ class RetainedLog:
 
     @property
     def share(self) -> float:
-        """How much of what may be kept is kept; 1.0 and more: something is lost, or too much is
-        kept. 0.0 if it is not known.
+        """The used share of what may be retained; 1.0 and more: log is lost, or too much is
+        retained. 0.0 if it is not known.
         """
         shares = [0.0]
         if self.retained_bytes is not None:
@@ -79,17 +80,17 @@ class RetainedLog:
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """What is about to happen. ``sentence``: for people, without cell values."""
+    """A danger. ``sentence``: for people, without cell values."""
 
     kind: DangerKind
     sentence: str
 
 
 def danger_of(kept: RetainedLog, *, eased: float = 1.0) -> Danger | None:
-    """The worst; None: there is none. ``eased``: `EASED` to tell whether one is over."""
+    """The worst danger; None: there is none. ``eased``: `EASED` to check whether one is over."""
     retained, spare, lost_in_s = kept.retained_bytes, kept.spare_bytes, kept.lost_in_s
     soon_s = SOON_S
-    if kept.kept_s is not None:  # a server that keeps its log for an hour is no danger of itself
+    if kept.kept_s is not None:  # a server that keeps its log for only an hour is not in danger
         soon_s = min(SOON_S, kept.kept_s / 2)
     if (spare is not None and spare <= 0) or (lost_in_s is not None and lost_in_s < soon_s / eased):
         when = "now" if lost_in_s is None or lost_in_s < 1 else f"in {brief_span(lost_in_s * 1000)}"
@@ -116,21 +117,22 @@ def danger_of(kept: RetainedLog, *, eased: float = 1.0) -> Danger | None:
 logger = logging.getLogger(__name__)
 
 STOP_AFTER_S = 300.0
-"""How long a danger must last without getting less before capture stops. A capture that was away
+"""How long a danger must last without getting less before capture stops. A capture that was down
 and is catching up must not be stopped.
 """
 LESS = 0.999
-"""Of the least that was kept: that is getting less. A large backlog takes hours at any speed, so a
-part of it tells nothing; what a transaction holds, or a capture that reads too slowly, never falls
-below what it was."""
+"""Below this share of the least that was retained, the danger is getting less. Any decrease counts:
+a large backlog takes hours at any speed, but log that a transaction retains, or a capture that
+reads too
+slowly, never falls below an earlier value."""
 
 
 GIVEN_UP_KEY = "log-given-up"
-"""Set when capture itself had the source forget its log: why there is a gap."""
+"""Set if capture itself dropped the source's log: the reason for a gap."""
 
 
 class WhenLogInDanger(StrEnum):
-    """Each does what those before it do, too."""
+    """The reaction to a danger; each includes those before it."""
 
     WARN = "warn"
     PAUSE_DUMPS = "pause_dumps"
@@ -139,13 +141,13 @@ class WhenLogInDanger(StrEnum):
 
 
 class LogGuard:
-    """Looks at what the source keeps, about once a second. Used by one thread, but for `summary`.
+    """Checks the source's retained log, about once a second. Used by one thread, except `summary`.
 
     Args:
-        wanted: what to do.
-        much_bytes: so much of the log kept for capture is a danger; None: by the server's limit.
-        gate: of the dumps.
-        now: seconds of a clock that only runs forward.
+        wanted: the configured reaction.
+        much_bytes: limit for retained log; None: the server's limit.
+        gate: the gate of the dumps.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(
@@ -161,20 +163,20 @@ class LogGuard:
         self._now = now
         self._danger: Danger | None = None
         self._since_ms: int | None = None
-        self._worse_at = 0.0  # when it was last seen not to have become less …
-        self._share = 0.0  # … and how much was kept then
+        self._worse_at = 0.0  # when it last was not getting less …
+        self._share = 0.0  # … and the share that was retained then
 
     @property
     def drops_slot(self) -> bool:
         return self._wanted is WhenLogInDanger.DROP_SLOT
 
-    def look(self, source: dict[str, Any]) -> None:
-        """``source``: as `SourceWatch.summary` tells it.
+    def check(self, source: dict[str, Any]) -> None:
+        """React to the state of the source. ``source``: from `SourceMonitor.summary`.
 
         Raises:
-            LogInDangerError: capture is to stop.
+            LogInDangerError: if capture must stop.
         """
-        kept = RetainedLog.told(source, self._much_bytes)
+        kept = RetainedLog.from_status(source, self._much_bytes)
         danger = danger_of(kept, eased=1.0 if self._danger is None else EASED)
         before, self._danger = self._danger, danger
         if danger is None:
@@ -187,11 +189,11 @@ class LogGuard:
             self._worse_at, self._share = self._now(), kept.share
         if self._wanted is WhenLogInDanger.WARN:
             return
-        self._gate.hold(DumpBlocks.LOG_IN_DANGER, danger.sentence)
+        self._gate.block(DumpBlocks.LOG_IN_DANGER, danger.sentence)
         if self._wanted is WhenLogInDanger.PAUSE_DUMPS:
             return
         if self._now() - self._worse_at >= STOP_AFTER_S:
-            raise LogInDangerError(self._farewell(danger))
+            raise LogInDangerError(self._stop_message(danger))
 
     def _over(self, before: Danger | None) -> None:
         self._since_ms = None
@@ -199,7 +201,7 @@ class LogGuard:
         if before is not None:
             logger.warning("the source's log is not in danger any more")
 
-    def _farewell(self, danger: Danger) -> str:
+    def _stop_message(self, danger: Danger) -> str:
         minutes = round(STOP_AFTER_S / 60)
         text = (
             f"capture has stopped, as source.when_log_in_danger: {self._wanted} says. "
@@ -208,18 +210,16 @@ class LogGuard:
         if self.drops_slot:
             return (
                 f"{text}. Its slot is dropped now, unless a line before says why not, so that the "
-                "server's disk gets free: `tidelog reset` goes on behind the gap and dumps all "
+                "server's disk gets free: `tidelog reset` resumes after the gap and dumps all "
                 "tables again"
             )
         return (
-            f"{text}. The slot is there, and the server goes on keeping its log: mend what holds "
+            f"{text}. The slot is kept, and the server goes on keeping its log: fix what holds "
             "capture up, or make room, and start it again"
         )
 
     def summary(self) -> dict[str, Any]:
-        """For status: what is done, and against what; ``danger``: a sentence, None: there is
-        none.
-        """
+        """For status: the reaction, and ``danger``: a sentence, None: there is none."""
         danger = self._danger
         return {
             "wanted": str(self._wanted),
@@ -230,15 +230,15 @@ class LogGuard:
 
 
 def note_given_up(state: StateStore) -> None:
-    """The source is about to be told to forget its log."""
+    """Note that the source is about to be told to remove its log."""
     state.put(GIVEN_UP_KEY, {"at_ms": int(time.time() * 1000)}, None)
 
 
 def with_its_cause(gap: GapError, state: StateStore) -> GapError:
-    """The gap, and that it is capture's own doing, if it is."""
+    """The gap's error, with the remark that capture itself caused it, if it did."""
     if state.get(GIVEN_UP_KEY) is None:
         return gap
     return GapError(
         f"{gap}. Capture dropped it itself, as source.when_log_in_danger: drop_slot says; `tidelog "
-        "reset` goes on behind the gap and dumps all tables again"
+        "reset` resumes after the gap and dumps all tables again"
     )

@@ -1,4 +1,4 @@
-"""Pausing the log between two transactions, for dumps that must stand exactly there."""
+"""Pauses the log between two transactions, for blocking dumps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 
 class LogPause:
-    """The log stands still at the first boundary between transactions that is not before `at`.
+    """A pause of the log at the first boundary between transactions that is not before `at`.
 
-    One thread asks (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
+    One thread requests it (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class LogPause:
 
     @property
     def at(self) -> int | None:
-        """The position to stand at; None: the log may go on."""
+        """The position to pause at; None: the log may be read on."""
         return None if self._released else self._at
 
     def move(self, at: int) -> None:
-        """Let the log go on to ``at``."""
+        """Let the log be read up to ``at``."""
         with self._changed:
             self._at = at
             self._changed.notify_all()
@@ -35,7 +35,7 @@ class LogPause:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Does the log stand where it should? Waits for it."""
+        """Wait until the log is paused at the requested position; False after the timeout."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._paused_at != self._at:
@@ -46,7 +46,7 @@ class LogPause:
             return True
 
     def pause_at(self, position: int, wait_s: float) -> bool:
-        """The log has come to ``position``: must it pause? Waits up to ``wait_s`` if so."""
+        """Must the log, read up to ``position``, pause? Waits up to ``wait_s`` if so."""
         with self._changed:
             if self._released or self._at > position:
                 return False

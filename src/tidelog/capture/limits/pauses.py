@@ -1,6 +1,6 @@
-"""What people have paused: the reading of the source's log, and pipelines.
+"""Pauses that people requested: of the source's log, and of pipelines.
 
-Kept in the state store until somebody resumes it: it outlives restarts and changes of leader.
+Kept in the state store until resumed: a pause outlives restarts and changes of leader.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 LOG_KEY = "paused-log"
 PIPELINE_KEYS = "paused-pipeline/"
 OBEY_S = 2.0
-"""How long a command that pauses the log waits until the engine reads no more. It may have to wait
+"""How long a command that pauses the log waits until the engine stops reading. The engine may wait
 for room in its buffer, or for a blocking dump.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """``by``: who asked for it, as the command says; empty: not known."""
+    """A pause. ``by``: the requester, from the command; empty: not known."""
 
     by: str
     since_ms: int
@@ -39,13 +39,13 @@ class Pause:
 
 
 def pause_of(state: StateStore, key: str) -> Pause | None:
-    """None: it is not paused."""
+    """The pause of ``key``; None: it is not paused."""
     document = state.get(key)
     return None if document is None else Pause(document.value["by"], document.value["since_ms"])
 
 
 def pause(state: StateStore, key: str, by: str) -> Pause:
-    """Pause what ``key`` stands for; who did so first is remembered."""
+    """Pause what ``key`` names; an existing pause keeps its requester."""
     found = pause_of(state, key)
     if found is None:
         found = Pause(by, int(time.time() * 1000))
@@ -54,7 +54,7 @@ def pause(state: StateStore, key: str, by: str) -> Pause:
 
 
 def resume(state: StateStore, key: str) -> bool:
-    """Resume it; False: it was not paused."""
+    """Resume what ``key`` names; False: it was not paused."""
     found = state.get(key) is not None
     if found:
         state.delete(key)
@@ -62,11 +62,11 @@ def resume(state: StateStore, key: str) -> bool:
 
 
 class LogSwitch:
-    """Is the source's log read? Commands turn it, the engine and the dumps go by it. Thread-safe.
+    """Pauses and resumes the reading of the source's log. Thread-safe.
 
     Args:
-        state: where it is kept.
-        gate: of the dumps, which wait while the log is paused.
+        state: store of the pause.
+        gate: gate of the dumps, which wait while the log is paused.
     """
 
     def __init__(self, state: StateStore, gate: DumpGate) -> None:
@@ -78,19 +78,19 @@ class LogSwitch:
 
     @property
     def pause(self) -> Pause | None:
-        """None: the log is read."""
+        """The current pause; None: the log is read."""
         return self._pause
 
     def is_off(self) -> bool:
-        """Asked by the engine each time before it reads."""
+        """Must the log not be read? The engine calls it before each read."""
         if self._pause is None:
             return False
         self._obeyed.set()
         return True
 
     def turn_off(self, by: str) -> Pause:
-        """Read no more of it, until `turn_on`. Durable when this returns, and what is committed
-        from now on is not read; unless the engine is kept from asking for `OBEY_S`.
+        """Stop reading the log until `turn_on`. Durable when this returns, and later commits are
+        not read, unless the engine did not check for `OBEY_S`.
         """
         found = pause(self._state, LOG_KEY, by)
         self._obeyed.clear()
@@ -99,7 +99,7 @@ class LogSwitch:
         return found
 
     def turn_on(self) -> bool:
-        """Go on where it was left; False: it was not paused."""
+        """Resume where reading stopped; False: it was not paused."""
         found = resume(self._state, LOG_KEY)
         self._note(None)
         return found
@@ -109,5 +109,5 @@ class LogSwitch:
         if found is None:
             self._gate.release(DumpBlocks.LOG_PAUSED)
         else:
-            logger.warning("the log is %s; the source keeps it meanwhile", found.sentence())
-            self._gate.hold(DumpBlocks.LOG_PAUSED, f"The log is {found.sentence()}.")
+            logger.warning("the log is %s; the source retains it in the meantime", found.sentence())
+            self._gate.block(DumpBlocks.LOG_PAUSED, f"The log is {found.sentence()}.")

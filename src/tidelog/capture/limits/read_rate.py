@@ -1,13 +1,13 @@
-"""How much of the source's log is read a second, at most. Pure: time is given.
+"""Limits how many bytes of the source's log are read per second. Pure: time is passed in.
 
-A token bucket that may go into debt, as that of the dumps' throttle: how much a look at the log
-brings is known only behind it.
+A token bucket that may go into debt, as in the dumps' throttle: the size of a read is known only
+after it.
 """
 
 from __future__ import annotations
 
 BURST_S = 0.25
-"""Budget that may be saved up: makes up for looks that come late."""
+"""Budget that may be saved up: makes up for late polls."""
 
 
 class ReadRate:
@@ -23,12 +23,12 @@ class ReadRate:
         self._at: float | None = None
 
     def took(self, size: int) -> None:
-        """Count bytes that were read."""
+        """Note bytes that were read."""
         if self._limit is not None:
             self._budget -= size
 
     def wait_s(self, now: float) -> float:
-        """0.0 if there may be read, else seconds after which to ask again."""
+        """0.0 if the log may be read now, else seconds after which to ask again."""
         if self._limit is None:
             return 0.0
         if self._at is not None:

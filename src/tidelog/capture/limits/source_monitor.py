@@ -1,7 +1,7 @@
-"""How late capture is, how long the source still keeps what it needs, and whether it answers.
+"""Measures capture's lag, how long the source retains what it needs, and whether it answers.
 
-Made from what the source is asked once a second, so none of it trusts the server's clock or the
-times of transactions: a table that nobody writes to for an hour is not an hour late.
+Derived from one query a second, so it relies neither on the server's clock nor on transactions'
+times: a table that nobody writes to for an hour is not an hour late.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tidelog.ports import Catalogue, Retention, SourceLoad
 
 @dataclass
 class UnansweredRequests:
-    """``error`` is of the last try; ``since_ms`` of the first of those that failed in a row; None:
-    the last one did not fail. No cell values.
+    """Counts failed requests in a row. ``error``: of the last one; ``since_ms``: of the first one;
+    None: the last request succeeded. No cell values.
     """
 
     error: str = ""
@@ -39,27 +39,27 @@ class UnansweredRequests:
 
 
 KEPT_SAMPLES = 3600
-"""Ends of the log that are remembered; of more, every second one is forgotten."""
+"""Number of log ends that are remembered; of more, every second one is forgotten."""
 RATE_OVER_S, RATE_FROM_S = 600.0, 240.0
-"""The rate at which room in the log goes is that of so many seconds, and told after so many. The
-room is a sawtooth: the server lets go of whole files, at checkpoints and ends of transactions.
+"""The decrease of room in the log is averaged over this many seconds, and reported after as many.
+The room is a sawtooth: the server removes whole files, at checkpoints and ends of transactions.
 """
 
 
 class SourceMonitor:
-    """What the last answers of the source say. Thread-safe. Times are of a monotonic clock."""
+    """Summarizes the source's last answers. Thread-safe. Times are of a monotonic clock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: deque[tuple[float, int]] = deque()  # where the log ended when, ascending
+        self._ends: deque[tuple[float, int]] = deque()  # (time, the log's end), ascending
         self._spare: deque[tuple[float, int]] = deque()
-        self._written: deque[tuple[float, int]] = deque()  # where the log ended, of the same times
+        self._written: deque[tuple[float, int]] = deque()  # the log's ends at the same times
         self._load: SourceLoad | None = None
-        self._first_end: int | None = None  # what lay before it, nobody has seen come
+        self._first_end: int | None = None  # what is before it was written before the start
         self._failed: tuple[str, int] | None = None
 
-    def ask(self, catalogue: Catalogue, reached: int) -> SourceLoad:
-        """The source's load now, noted. Raises what `Catalogue.load` raises, noted too."""
+    def refresh(self, catalogue: Catalogue, reached: int) -> SourceLoad:
+        """Query the source's load, and note it. Notes and raises what `Catalogue.load` raises."""
         try:
             load = catalogue.load(reached)
         except SourceError as error:
@@ -70,12 +70,12 @@ class SourceMonitor:
 
     @property
     def lag_bytes(self) -> int:
-        """What capture had not read when the source was asked last."""
+        """The bytes that capture had not read at the last query."""
         load = self._load
         return 0 if load is None else load.lag_bytes
 
     def observe(self, now_s: float, reached: int, load: SourceLoad) -> None:
-        """The source answered; capture had reached a position."""
+        """Note an answer of the source; capture had reached a position."""
         with self._lock:
             self._load, self._failed = load, None
             if self._first_end is None:
@@ -98,19 +98,19 @@ class SourceMonitor:
                 self._written.popleft()
 
     def failed(self, message: str, now_ms: int) -> None:
-        """The source could not be asked; ``message`` holds no cell values."""
+        """Note that the source did not answer; ``message`` contains no cell values."""
         with self._lock:
             self._failed = message, now_ms if self._failed is None else self._failed[1]
 
     def summary(self, now_s: float, reached: int, last_commit_us: int = 0) -> dict[str, Any]:
-        """For status. ``last_commit_us``: when the newest transaction was committed that is
-        captured, by the source's clock; 0: none is yet.
+        """For status. ``last_commit_us``: commit time of the newest captured transaction, by the
+        source's clock; 0: there is none yet.
 
-        ``position``: as the server writes it. ``lag_s``: since when its log ends behind
-        ``reached``, as exact as it is asked often. ``retained_bytes``, ``spare_bytes``, ``kept_s``:
-        see `tidelog.ports.Retention`. ``lost_in_s``: until it removes what capture needs, if it
-        goes on as in the last minutes. ``lasts_s``: until then if capture stopped now. ``error``,
-        ``error_since_ms``: it does not answer.
+        ``position``: as the server writes it. ``lag_s``: how long the log's end has been after
+        ``reached``, as exact as the queries are frequent. ``retained_bytes``, ``spare_bytes``,
+        ``kept_s``: see `tidelog.ports.Retention`. ``lost_in_s``: seconds until it removes what
+        capture needs, at the rate of the last minutes. ``lasts_s``: the same if capture stopped
+        now. ``error``, ``error_since_ms``: it does not answer.
         """
         with self._lock:
             load = self._load
@@ -132,14 +132,14 @@ class SourceMonitor:
         first = next((at for at, end in self._ends if end > reached), now_s)
         lag_s = max(0.0, now_s - first)
         if self._first_end is not None and reached < self._first_end:
-            # How long its log has ended there we have not seen: capture was away.
+            # Capture was down when the log had its end there, so it is not known since when.
             if not last_commit_us:
                 return None
             lag_s = max(lag_s, time.time() - last_commit_us / 1e6)
         return round(lag_s, 1)
 
     def _lost_in_s(self) -> float | None:
-        """From the least room in each half of the time."""
+        """Extrapolated from the least room in each half of the time."""
         samples = tuple(self._spare)
         if not samples or samples[-1][0] - samples[0][0] < RATE_FROM_S:
             return None
@@ -154,7 +154,7 @@ class SourceMonitor:
         return round(now * (last - began) / (before - now), 1)
 
     def _lasts_s(self) -> float | None:
-        """Room is told by size where positions are bytes."""
+        """Room and positions are both in bytes here."""
         if not self._written or self._written[-1][0] - self._written[0][0] < RATE_FROM_S:
             return None
         (began, first), (last, end) = self._written[0], self._written[-1]

@@ -1,6 +1,6 @@
-"""The states that a chunk's window on the log goes through; what is in no row voids it.
+"""The states of a chunk's window on the log; an input without a row voids the window.
 
-The docs print them (`docs/reference/dump-states.md`).
+`docs/reference/dump-states.md` prints them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tidelog.capture.state_machine import Row, Transitions
 
 
 class WindowStatus(Enum):
-    """Where a window is."""
+    """The state of a window."""
 
     REGISTERED = auto()
     OPEN = auto()
@@ -23,20 +23,20 @@ class WindowStatus(Enum):
 
 
 class WindowInput(Enum):
-    """What happens to a window."""
+    """An event in the life of a window."""
 
     LOW = "the log shows its low watermark"
-    ROWS = "the rows of its SELECT are there"
+    ROWS = "the rows of its SELECT were delivered"
     ROWS_WITH_POSITION = (
-        "the same, with the position that the window closes at: no watermark is written"
+        "the same, with the position at which the window closes: no watermark is written"
     )
-    HIGH = "the log shows its high watermark, or has come to its position"
-    DOUBT = "the same, but the schema changed, or it can't be decided which rows are stale"
+    HIGH = "the log shows its high watermark, or has reached its position"
+    DOUBT = "the same, but the schema changed, or it is not known which rows are stale"
     DISCARD = "its chunk failed, or its high watermark does not come"
 
 
 class VoidReason(Enum):
-    """Why a chunk may not be used and is read again."""
+    """Why a chunk can't be used and is read again."""
 
     ORDER = "watermarks out of order"
     SCHEMA = "the table's schema changed inside the window"
@@ -49,16 +49,16 @@ _Window = Row[WindowStatus, WindowInput]
 _IS, _GETS = WindowStatus, WindowInput
 WINDOWS = Transitions(
     "window",
-    "From before the low watermark is written until its rows, less those superseded, are appended. "
-    "A chunk whose window is void is read again.",
+    "From before the low watermark is written until its rows, except superseded ones, are "
+    "appended. A chunk whose window is void is read again.",
     WindowStatus.REGISTERED,
     (
         _Window(_IS.REGISTERED, _GETS.LOW, _IS.OPEN),
-        _Window(_IS.REGISTERED, _GETS.ROWS, _IS.READ_EARLY, "the low watermark is on its way here"),
+        _Window(_IS.REGISTERED, _GETS.ROWS, _IS.READ_EARLY, "wait for the low watermark"),
         _Window(_IS.REGISTERED, _GETS.ROWS_WITH_POSITION, _IS.READ),
         _Window(_IS.READ_EARLY, _GETS.LOW, _IS.READ),
         _Window(_IS.OPEN, _GETS.ROWS, _IS.READ),
-        _Window(_IS.READ, _GETS.HIGH, _IS.CLOSED, "rows appended, less those superseded"),
+        _Window(_IS.READ, _GETS.HIGH, _IS.CLOSED, "append the rows except superseded ones"),
         _Window(_IS.READ, _GETS.DOUBT, _IS.VOID, "fail closed"),
         *(
             _Window(status, _GETS.HIGH, _IS.VOID, "watermarks out of order")

@@ -66,12 +66,12 @@ def test_answers_are_held_back_together_and_so_many_at_most(
 
     async def guess() -> Any:
         for number in range(MOST_OF_ALL):
-            assert not await brake.wrong(f"10.0.0.{number}")
+            assert not await brake.reject(f"10.0.0.{number}")
         begun = time.monotonic()
         ended = []
 
         async def one(number: int) -> None:
-            assert await brake.wrong(f"10.9.9.{number}")
+            assert await brake.reject(f"10.9.9.{number}")
             ended.append(time.monotonic() - begun)
 
         await asyncio.gather(*(one(number) for number in range(5)))

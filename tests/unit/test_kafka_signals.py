@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.control.channels.kafka import NO_TOPIC_ID, KafkaPlace, TopicFacts
+from tidelog.control.channels.kafka import NO_TOPIC_ID, KafkaTopic, TopicFacts
 from tidelog.control.channels.kafka_signals import STATE_KEY, KafkaSignals
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
@@ -25,7 +25,7 @@ def state(tmp_path: Path) -> Iterator[StateStore]:
 
 def signals(state: StateStore) -> KafkaSignals:
     intake: Any = None  # none comes
-    place = KafkaPlace("broker:9092", "shop-signal")
+    place = KafkaTopic("broker:9092", "shop-signal")
     found = KafkaSignals(place, key="shop", begin="latest", state=state, intake=intake)
     found.close()  # so that nothing waits to be polled
     return found

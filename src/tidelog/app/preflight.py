@@ -268,7 +268,7 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
         from tidelog.control.channels.kafka import (
             ONE_PARTITION,
             ChannelError,
-            several,
+            several_partitions,
             topic_facts,
         )
 
@@ -281,7 +281,7 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
             if partitions == 1 or name != "signal_kafka":
                 found |= {"level": "ok", "message": f"topic {place.topic} is there", "fix": ""}
             else:
-                found["message"] = f"topic {place.topic}: {several(partitions)}"
+                found["message"] = f"topic {place.topic}: {several_partitions(partitions)}"
                 found["fix"] = ONE_PARTITION
         yield found
 

@@ -159,7 +159,7 @@ def dump_wait(
     state = ReadOnlyStateStore(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
-            asked_for = Mailbox(state).asked_for(dump_id)
+            asked_for = Mailbox(state).has_command_for(dump_id)
             document = state.get(DUMP_PREFIX + dump_id)
             if document is not None:
                 dump = DumpState.from_json(document.value)

@@ -1,4 +1,4 @@
-"""What people type for dump options and conditions: ``NAME=VALUE`` with units."""
+"""Parses dump options and conditions as users type them: ``NAME=VALUE`` with units."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.units import parse_bytes, parse_milliseconds
 
 _READ = {"ms": parse_milliseconds, "bytes": parse_bytes}
-"""How a value is read, by the unit that an option's name ends with."""
+"""The parser of a value, by the unit at the end of the option's name."""
 
 
-def short(option: str) -> str:
-    """As people type it: the value with its unit."""
+def typed_name(option: str) -> str:
+    """The option's name as users type it: without the unit, which is part of the value."""
     name, _, unit = option.rpartition("_")
     return name if unit in _READ else option
 
 
-_OPTIONS = {short(option): option for option in RunTimeOptions.model_fields}
+_OPTIONS = {typed_name(option): option for option in RunTimeOptions.model_fields}
 
 
 def parse_options(texts: Sequence[str]) -> SetDumpOptions:

@@ -1,12 +1,12 @@
-"""Which tables a command names: by our patterns, or by regular expressions as Debezium's signals.
+"""Selects the tables that a command names, by patterns or by Debezium's regular expressions.
 
-Debezium matches an expression against the whole of a table's full name, and takes one that matches
-nothing as a name (its ``AbstractIncrementalSnapshotChangeEventSource``). A name with odd characters
-is quoted as in SQL there: ``public."My.Table"``.
+Debezium matches an expression against a table's full name, and takes one that matches nothing as a
+name (its ``AbstractIncrementalSnapshotChangeEventSource``). There a name with special characters is
+quoted as in SQL: ``public."My.Table"``.
 
-Expressions come from whoever may write a signal. Python's `re` can take for ever over one, and
-lets no other thread run meanwhile; RE2 takes time in proportion to the name, and has neither
-look-around nor back-references for it.
+Expressions come from anyone who may write a signal. Python's `re` may take very long for one, and
+blocks all other threads meanwhile; RE2 takes time in proportion to the name, and in return has no
+look-around and no back-references.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _OPTIONS.max_mem = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TableChoice:
+class TableSelection:
     """Matches patterns with tables.
 
     Args:
         matching: ``glob``: ``namespace.table`` with ``*``; ``regex``: see above.
-        database: the tables' database, which expressions may name in front; None: they may not.
+        database: the tables' database, which expressions may put in front; None: they may not.
     """
 
     matching: Matching = "glob"
     database: str | None = None
 
     def names(self, pattern: str, table: TableName) -> bool:
-        """Does the pattern name the table?"""
+        """Does the pattern match the table?"""
         if self.matching == "glob":
             return matches([pattern], table)
         spellings = _spellings(table, self.database)
@@ -52,38 +52,38 @@ class TableChoice:
         expression = _compiled(pattern)
         return expression is not None and any(expression.fullmatch(text) for text in spellings)
 
-    def first(self, conditions: Mapping[str, str], table: TableName) -> str | None:
-        """The value of the first pattern that names the table."""
+    def first_match(self, conditions: Mapping[str, str], table: TableName) -> str | None:
+        """The value of the first pattern that matches the table."""
         for pattern, condition in conditions.items():
             if self.names(pattern, table):
                 return condition
         return None
 
     def unmatched(self, patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
-        """Patterns that name none of the tables, each once."""
+        """The patterns that match none of the tables, each once."""
         known = list(tables)
         distinct = dict.fromkeys(patterns)
         return [p for p in distinct if not any(self.names(p, table) for table in known)]
 
 
 def any_case(pattern: str) -> str:
-    """The expression, heeding no case."""
+    """The expression, made case-insensitive."""
     return f"(?i:{pattern})"
 
 
-def as_given(pattern: str) -> str:
-    """What `any_case` was given."""
+def without_any_case(pattern: str) -> str:
+    """The expression that was passed to `any_case`."""
     return pattern[4:-1] if pattern.startswith("(?i:") and pattern.endswith(")") else pattern
 
 
 def is_expression(pattern: str) -> bool:
-    """Can it be compiled?"""
+    """Is it a valid expression of RE2?"""
     return _compiled(pattern) is not None
 
 
 @lru_cache(maxsize=MAX_PATTERNS)
 def _compiled(pattern: str) -> Any:
-    """None: it can't be."""
+    """The compiled expression; None: it is not valid."""
     try:
         return re2.compile(pattern, _OPTIONS)
     except (re2.error, UnicodeEncodeError):
@@ -92,12 +92,12 @@ def _compiled(pattern: str) -> Any:
 
 @lru_cache(maxsize=10_000)
 def _spellings(table: TableName, database: str | None) -> tuple[str, ...]:
-    """How people write the table: plain, with parts quoted as SQL does, behind its database."""
+    """How users write the table: plain, with parts quoted as in SQL, with its database in front."""
     namespaces, names = ({part, _quoted(part)} for part in (table.namespace, table.name))
     short = [f"{namespace}.{name}" for namespace in namespaces for name in names]
     fronts = () if database is None else (database, _quoted(database))
     found = (*short, *(f"{front}.{text}" for front in fronts for text in short))
-    # RE2 takes UTF-8 only; a database without an encoding may have names that are not.
+    # RE2 takes UTF-8 only; a database without an encoding may have other names.
     return tuple(text.encode("utf-8", "replace").decode() for text in found)
 
 

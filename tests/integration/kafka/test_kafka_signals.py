@@ -172,7 +172,7 @@ def test_a_topic_made_anew_is_another_one(
     topic: Topic, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it has grown to where the old one was read."""
-    monkeypatch.setattr(kafka_signals, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(kafka_signals, "CHECK_EVERY_S", 0.5)
     topic.write(ours("a"))
     heard.act_on("a")
     heard.lead()

@@ -27,7 +27,7 @@ from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.kafka import KafkaPlace
+    from tidelog.control.channels.kafka import KafkaTopic
     from tidelog.control.channels.kafka_notifications import KafkaNotifications
     from tidelog.control.channels.kafka_signals import KafkaSignals
 
@@ -50,7 +50,7 @@ def signal_key(config: Config) -> str:
     return (section and section.key) or config.source.connector
 
 
-def signal_place(config: Config) -> KafkaPlace | None:
+def signal_place(config: Config) -> KafkaTopic | None:
     """The topic of ``control.signal_kafka``; None: there is none."""
     section = config.control.signal_kafka
     if section is None:
@@ -58,18 +58,18 @@ def signal_place(config: Config) -> KafkaPlace | None:
     return _place(section, section.topic or f"{signal_key(config)}-signal")
 
 
-def notification_place(config: Config) -> KafkaPlace | None:
+def notification_place(config: Config) -> KafkaTopic | None:
     """The topic that notifications go to; None: there is none."""
     section = config.control.notification_kafka
     wanted = "kafka" in config.control.notifications
     return _place(section, section.topic) if section is not None and wanted else None
 
 
-def _place(section: KafkaChannel, topic: str) -> KafkaPlace:
-    from tidelog.control.channels.kafka import KafkaPlace
+def _place(section: KafkaChannel, topic: str) -> KafkaTopic:
+    from tidelog.control.channels.kafka import KafkaTopic
 
     given = {name: value.get_secret_value() for name, value in section.settings.items()}
-    return KafkaPlace(section.servers, topic, given)
+    return KafkaTopic(section.servers, topic, given)
 
 
 class Channels:

@@ -170,5 +170,5 @@ class _Waiting:
 
     def _asked_for(self) -> bool:
         """Does a command for the dump wait, or was it acted on only now?"""
-        waits = Mailbox(self._state).asked_for(self._dump_id)
+        waits = Mailbox(self._state).has_command_for(self._dump_id)
         return waits or self._state.get(DUMP_PREFIX + self._dump_id) is not None

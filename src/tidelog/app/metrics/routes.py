@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.app.metrics.reader import Readings
-from tidelog.control.channels.rate_limit import TAKEN, TokenRateLimit, admitted
+from tidelog.control.channels.rate_limit import ACCEPTED, TokenRateLimit, check_token
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
@@ -57,8 +57,8 @@ class Health:
         ]
 
     async def _metrics(self, request: Request) -> Response:
-        status = await admitted(request, self._tokens, self._brake)
-        if status != TAKEN:
+        status = await check_token(request, self._tokens, self._brake)
+        if status != ACCEPTED:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse({"error": {"kind": "Unauthorized"}}, status, headers=headers)
         encode, media = choose_encoder(request.headers.get("accept", ""))

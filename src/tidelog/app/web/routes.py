@@ -23,7 +23,7 @@ from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
 from tidelog.app.web.static_files import HEADERS, page_files
 from tidelog.app.web.stream import MOST_STREAMS, THREADS, OverviewStream
 from tidelog.config import Rest
-from tidelog.control.channels.rate_limit import TOO_MANY_SAID, TokenRateLimit
+from tidelog.control.channels.rate_limit import TOO_MANY_MESSAGE, TokenRateLimit
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
@@ -297,8 +297,8 @@ class Web:
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
             # A right token is never told to wait: nobody locks others out by trying.
-            if await self._brake.wrong(address):
-                raise Refused(429, "TooMany", TOO_MANY_SAID)
+            if await self._brake.reject(address):
+                raise Refused(429, "TooMany", TOO_MANY_MESSAGE)
             raise Refused(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = answer({})

@@ -1,4 +1,4 @@
-"""What the capture that leads shows to programs."""
+"""The interface between HTTP routes and the leading capture."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidelog.control.mailbox import Mailbox
 
 @dataclass(frozen=True, slots=True)
 class ApiBackend:
-    """What a capture that leads shows. All of it thread-safe.
+    """What the leading capture provides to its HTTP interface. Thread-safe.
 
     Attributes:
-        mailbox: where commands are put.
-        status: the status document, from memory.
-        summary: `DumpCoordinator.summary` of all dumps that are kept.
-        notifications: those after a number, so many at most.
+        mailbox: takes commands.
+        status: returns the status document, from memory.
+        summary: returns `DumpCoordinator.summary` of all stored dumps.
+        notifications: returns at most so many notifications after a number.
     """
 
     mailbox: Mailbox

@@ -1,8 +1,8 @@
-"""Slows down guessing of tokens, at all interfaces together.
+"""Slows down the guessing of tokens, over all HTTP interfaces of a process together.
 
-Nobody is locked out by what others try: a right token is always taken, at once. So what is slowed
-down are the answers to wrong ones, all of them together; who does not wait for answers is not
-slowed down. Only tokens that can't be guessed keep everybody out.
+Nobody is locked out by others' attempts: a right token is always accepted at once. So only the
+answers to wrong tokens are delayed, all together; a client that does not wait for answers is not
+delayed. Only tokens that can't be guessed keep everybody out.
 """
 
 from __future__ import annotations
@@ -25,47 +25,49 @@ MOST_FAILURES: Final = 10
 MOST_OF_ALL: Final = 100
 FAILURES_OVER_S: Final = 60.0
 ADDRESSES: Final = 1000
-"""Whose failures are remembered."""
+"""Number of addresses whose failures are remembered."""
 ANSWERS_PER_S: Final = 10.0
-"""Once there were too many, wrong tokens are answered at this rate."""
+"""Answers to wrong tokens per second, after too many failures."""
 MOST_HELD: Final = 200
-"""Answers that wait for it; more are not held back, so that they take no room."""
+"""Delayed answers at a time; further ones are sent at once, so that they use no memory."""
 
 
 class Failures:
-    """How often an address, or all of them, gave a wrong token within a minute."""
+    """Counts the wrong tokens within a minute, by address and in total."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
         self._of_all: deque[float] = deque(maxlen=MOST_OF_ALL)
 
     def too_many(self, address: str, now_s: float) -> bool:
-        """Is it told to wait?"""
+        """Did the address, or all together, send too many wrong tokens?"""
         return any(
             len(times) == times.maxlen and times[0] > now_s - FAILURES_OVER_S
             for times in (self._at.get(address, deque(maxlen=MOST_FAILURES)), self._of_all)
         )
 
     def add(self, address: str, now_s: float) -> None:
-        """One more."""
+        """Add a failure."""
         self._of_all.append(now_s)
         times = self._at.pop(address, deque(maxlen=MOST_FAILURES))
         times.append(now_s)
-        self._at[address] = times  # the newest last
+        self._at[address] = times  # in order, the newest last
         while len(self._at) > ADDRESSES:
             del self._at[next(iter(self._at))]
 
 
 class TokenRateLimit:
-    """One for each process, shared by all interfaces that take tokens; used on its event loop."""
+    """The limit of one process, shared by all interfaces that check tokens; used on its event
+    loop.
+    """
 
     def __init__(self) -> None:
         self._failures = Failures()
         self._held = 0
         self._next_s = 0.0
 
-    async def wrong(self, address: str) -> bool:
-        """A wrong token came from there. Is that told to wait? Then this returns late."""
+    async def reject(self, address: str) -> bool:
+        """Count a wrong token. True: there were too many, and the answer was delayed."""
         now_s = time.monotonic()
         if not self._failures.too_many(address, now_s):
             self._failures.add(address, now_s)
@@ -81,20 +83,20 @@ class TokenRateLimit:
         return True
 
 
-TAKEN, MISSING, TOO_MANY = 200, 401, 429
-TOO_MANY_SAID = "too many wrong tokens; wait a minute"
+ACCEPTED, MISSING, TOO_MANY = 200, 401, 429
+TOO_MANY_MESSAGE = "too many wrong tokens; wait a minute"
 
 
-async def admitted(request: Request, tokens: Iterable[str], brake: TokenRateLimit) -> int:
-    """`TAKEN` if the request carries one of ``tokens``; else the status of the answer, which comes
-    the later the more often that happens.
+async def check_token(request: Request, tokens: Iterable[str], rate_limit: TokenRateLimit) -> int:
+    """`ACCEPTED` if the request has one of ``tokens``; else the status of the answer, delayed after
+    many failures.
     """
     if carries(request, tokens):
-        return TAKEN
-    if "authorization" not in request.headers:  # that is no guess
+        return ACCEPTED
+    if "authorization" not in request.headers:  # not a guess
         return MISSING
     address = request.client.host if request.client else ""
-    return TOO_MANY if await brake.wrong(address) else MISSING
+    return TOO_MANY if await rate_limit.reject(address) else MISSING
 
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:

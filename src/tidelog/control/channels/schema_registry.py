@@ -1,7 +1,7 @@
-"""Schemas of messages over HTTP, as readers ask Confluent's schema registry for them; read-only.
+"""Serves message schemas over HTTP with the API of Confluent's schema registry; read-only.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html has the paths, answers
-and error codes.
+Paths, answers and error codes:
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.control.channels.rate_limit import (
+    ACCEPTED,
     MISSING,
-    TAKEN,
-    TOO_MANY_SAID,
+    TOO_MANY_MESSAGE,
     TokenRateLimit,
-    admitted,
+    check_token,
 )
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
@@ -35,17 +35,17 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _BAD_VERSION, _READ_ONLY, _BAD_SCHEMA = 42202, 42205, 42201
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
     def __init__(self, code: int, message: str) -> None:
         self.code = code
         self.message = message
 
 
 def routes(
-    store: MessageSchemaStore, tokens: tuple[str, ...], brake: TokenRateLimit | None = None
+    store: MessageSchemaStore, tokens: tuple[str, ...], rate_limit: TokenRateLimit | None = None
 ) -> list[Route]:
-    """The interface's routes. They answer in every process, whoever leads."""
-    brake, workers = brake or TokenRateLimit(), RequestWorkers(_THREADS)
+    """The interface's routes. Every process serves them, leader or not."""
+    rate_limit, workers = rate_limit or TokenRateLimit(), RequestWorkers(_THREADS)
     registry = _Registry(store)
     found = []
     for method, path, answer in (
@@ -65,7 +65,7 @@ def routes(
         ("GET", "/mode", lambda _request, _body: {"mode": "READONLY"}),
         ("GET", "/mode/{subject}", lambda _request, _body: {"mode": "READONLY"}),
     ):
-        found.append(Route(path, _endpoint(answer, tokens, brake, workers), methods=[method]))
+        found.append(Route(path, _endpoint(answer, tokens, rate_limit, workers), methods=[method]))
     return found
 
 
@@ -73,12 +73,12 @@ _Answer = Callable[[Request, bytes], Any]
 
 
 def _endpoint(
-    answer: _Answer, tokens: tuple[str, ...], brake: TokenRateLimit, workers: RequestWorkers
+    answer: _Answer, tokens: tuple[str, ...], rate_limit: TokenRateLimit, workers: RequestWorkers
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        status = await admitted(request, tokens, brake)
-        if status not in (TAKEN, MISSING):
-            return _error(status, TOO_MANY_SAID)
+        status = await check_token(request, tokens, rate_limit)
+        if status not in (ACCEPTED, MISSING):
+            return _error(status, TOO_MANY_MESSAGE)
         if status == MISSING:
             refused = _error(401, "the token is missing or wrong")
             refused.headers["WWW-Authenticate"] = "Basic"
@@ -94,7 +94,7 @@ def _endpoint(
         except BusyError as busy:
             return _error(50003, str(busy))
         except SilentError:
-            return _error(50003, "where schemas are kept does not answer")
+            return _error(50003, "the storage of schemas does not answer")
         except _Refused as refusal:
             return _error(refusal.code, refusal.message)
         except TidelogError as error:
@@ -129,7 +129,7 @@ class _Registry:
         return json.loads(self._version(request).text)
 
     def look_up(self, request: Request, body: bytes) -> Any:
-        """The version that has the schema of the body."""
+        """The version with the schema in the body."""
         known = self._of_subject(request)
         try:
             wanted = json.loads(json.loads(body)["schema"])

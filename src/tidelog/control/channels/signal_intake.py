@@ -1,8 +1,8 @@
-"""Signals of every channel on their way to the mailbox: each is acted on once, none is fatal.
+"""Puts signals of every channel into the mailbox: each is executed once, and none is fatal.
 
-A signal is known by where it stands (a position of the source's log, a place in a file): its id
-need not be unique, as it need not for Debezium. What can't be understood becomes a failed outcome,
-a log line and a notification; the channel goes on.
+A signal is identified by its place (a position in the source's log or in a file): its id need not
+be unique, as in Debezium. A signal that can't be parsed becomes a failed outcome, a log message and
+a notification; the channel continues.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SIGNAL_AGGREGATE = "Signal"
 DEBEZIUM_WINDOWS = frozenset({"snapshot-window-open", "snapshot-window-close"})
 KEPT_TOGETHER = 100
 KEPT_LENGTH = 1 << 18
-"""At most so many signals, and characters of them, in one document; or one larger signal."""
+"""Most signals in one document, and most characters of them; or one longer signal."""
 DELIVERED_AT_ONCE = 5
-"""Documents for each turn; then other work has its turn."""
+"""Documents delivered per call; other work comes in between."""
 _KEPT = "signals/"
 
 
 def skipped(signal_id: str, reason: str) -> Notification:
-    """Says that a signal was not acted on. ``reason`` holds no values."""
+    """The notification that a signal was not executed. ``reason`` contains no values."""
     return Notification(
         dump_id=signal_id,
         aggregate_type=SIGNAL_AGGREGATE,
@@ -47,11 +47,11 @@ def skipped(signal_id: str, reason: str) -> Notification:
 
 
 class SignalIntake:
-    """Puts signals into the mailbox. Thread-safe as far as the mailbox is.
+    """Puts signals into the mailbox. As thread-safe as the mailbox.
 
     Args:
-        mailbox: where commands wait.
-        notify: told of what can't be understood.
+        mailbox: the mailbox of commands.
+        notify: receives notifications about invalid signals.
     """
 
     def __init__(self, mailbox: Mailbox, notify: Notify) -> None:
@@ -59,17 +59,17 @@ class SignalIntake:
         self._notify = notify
 
     def take(self, signal: Signal, place: str, *, plain: bool = False) -> str:
-        """Put the signal's command, or record that there is none; the command's id.
+        """Put the signal's command into the mailbox, or record that there is none; returns the
+        command's id.
 
-        Durable when this returns. ``place`` is the same whenever the same signal is taken again.
-        ``{}`` in the message of a ``log`` signal becomes the place. ``plain``: whoever wrote it may
-        not have the rights of capture's role, so conditions may only be `plain_conditions`.
+        Durable when this returns. ``place`` is the same whenever the same signal is read again.
+        ``{}`` in the message of a ``log`` signal is replaced by the place. ``plain``: the writer
+        may not have the privileges of capture's role, so conditions must be `plain_conditions`.
 
         Raises:
-            StateError: the state store failed; the signal has to be taken again.
+            StateError: if the state store fails; the signal must be passed again.
         """
-        # A file that was cut, or a log restored from a backup, has a place again, with another
-        # signal there.
+        # After a file was truncated, or a log restored, a place may have another signal.
         text = f"{signal.signal_id}\0{signal.type}\0{signal.data}"
         key = f"{place}:{_digest(text)}"
         try:
@@ -81,7 +81,7 @@ class SignalIntake:
             return self._refuse(signal.signal_id, error, place, key)
 
     def refuse(self, text: bytes, error: UsageError, place: str) -> str:
-        """Record that ``text`` is where a signal is expected, and is none."""
+        """Record that ``text``, in the place of a signal, is none."""
         return self._refuse("", error, place, f"{place}:{_digest(text)}")
 
     def _refuse(self, signal_id: str, error: UsageError, place: str, key: str) -> str:
@@ -93,14 +93,14 @@ class SignalIntake:
 class SignalTable:
     """The channel of the source's signal table.
 
-    However many signals one statement inserts, the log waits for few writes: they are kept as they
-    came, several in a document ``signals/<id>``, and `deliver` puts them into the mailbox. The ids
+    However many signals one statement inserts, the log waits for few writes: they are stored as
+    read, several in a document ``signals/<id>``, and `deliver` puts them into the mailbox. The ids
     sort by time, so signals keep their order.
 
     Args:
-        intake: where signals go.
-        source: names the log that positions are of, e.g. ``kind:system:database``.
-        state: keeps signals until they are delivered.
+        intake: receives the signals.
+        source: name of the log that positions belong to, e.g. ``kind:system:database``.
+        state: store of signals until they are delivered.
     """
 
     def __init__(self, intake: SignalIntake, source: str, state: StateStore) -> None:
@@ -108,13 +108,13 @@ class SignalTable:
         self._source = source
         self._state = state
         self._waiting = threading.Event()
-        self._waiting.set()  # those of a capture before
+        self._waiting.set()  # an earlier capture may have left some
 
     def on_signals(self, seen: Sequence[SignalSeen]) -> None:
-        """Called as the log is read, before the position is acknowledged; durable upon return.
+        """Store signals, before their position is acknowledged; durable when this returns.
 
-        The same rows may be seen again after a crash. The marks of a Debezium that has the same
-        table for its signals are none of ours.
+        After a crash the same rows may be read again. Marks of a Debezium that uses the same table
+        for its signals are ignored.
         """
         kept: list[list[Any]] = []
         size = 0
@@ -122,7 +122,7 @@ class SignalTable:
             if one.type in DEBEZIUM_WINDOWS:
                 continue
             place = f"table:{self._source}:{one.position}:{one.ordinal}"
-            # A text that is too long is kept only as far as it shows that.
+            # A text that is too long is stored only as far as needed to show that.
             texts = [_cut(text) for text in (one.signal_id, one.type, one.data)]
             length = sum(len(text or "") for text in texts)
             if kept and (len(kept) == KEPT_TOGETHER or size + length > KEPT_LENGTH):
@@ -135,12 +135,12 @@ class SignalTable:
         failpoints.hit("signals.kept")
 
     def deliver(self) -> None:
-        """Put what is kept into the mailbox, some at a time; called by the thread that acts on it.
+        """Put stored signals into the mailbox, some at a time; called by the thread of commands.
 
-        What was delivered before a crash is known there by its place.
+        Signals delivered before a crash are recognized there by their place.
 
         Raises:
-            StateError: the state store failed; it is to be called again.
+            StateError: if the state store fails; call it again.
         """
         if not self._waiting.is_set():
             return
@@ -167,7 +167,7 @@ class SignalTable:
         self._waiting.set()
 
     def _deliver(self, place: str, signal_id: str, type_: str, data: str | None) -> None:
-        """A bad signal is refused, and the next one's turn comes."""
+        """Deliver one signal; an invalid one is recorded and does not block the next."""
         texts = (signal_id, type_, data or "")
         if any(_is_too_long(text) for text in texts):
             error = UsageError(f"a column of more than {MAX_SIGNAL_BYTES} bytes")

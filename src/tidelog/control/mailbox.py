@@ -96,8 +96,8 @@ class Mailbox:
     def __init__(self, state: StateStore) -> None:
         self._state = state
         self._counted: dict[str, int] = {}
-        """Commands that were begun, and how often before: they are begun again if a store or a source
-        does not answer."""
+        """Commands that were begun, and how often before: they are begun again if a store or a
+        source does not answer."""
         self.given = threading.Event()
         """Set by every command that this object sent, for a reader that polls rarely."""
 

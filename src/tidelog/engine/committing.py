@@ -1,4 +1,4 @@
-"""One task's committer: consumers mark, the task's thread commits."""
+"""The committer of a task: consumers mark events, the task's thread commits offsets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class _Batch:
         self.versions = versions
         self.end = end
         self.done = bytearray(len(versions))
-        self.low = 0  # the events before it are all done
+        self.low = 0  # all events before it are done
 
 
 class CompletedEvents:
-    """Which events of a task are done, and so up to which offset it is. Not thread-safe.
+    """The completed events of a task, and the offset up to which all are completed. Not
+    thread-safe.
 
-    Events are numbered in the log's order, from 0 on, through all batches. Two events may share a
-    version (a key change is a delete and a creation): the offset is behind them if both are done.
+    Events are numbered in the log's order, from 0 on, over all batches. Two events may have the
+    same version (a key change is a delete and a create): the offset passes them when both are done.
     """
 
     def __init__(self) -> None:
@@ -40,17 +41,17 @@ class CompletedEvents:
 
     @property
     def offset(self) -> int | None:
-        """Every event below it is done; None: nothing was done yet."""
+        """All events below it are done; None: nothing was done yet."""
         return self._offset
 
     @property
     def open_batches(self) -> int:
-        """Batches with events that are not done."""
+        """The number of batches with events that are not done."""
         return len(self._open)
 
     def begin(self, versions: Sequence[int] | Int64s, end: int) -> int:
-        """A further batch, of events with these versions, up to offset ``end``. The number of its
-        first event.
+        """Add a batch of events with these versions, up to offset ``end``; returns the number of
+        its first event.
         """
         first = self._following
         self._following += len(versions)
@@ -59,9 +60,7 @@ class CompletedEvents:
         return first
 
     def done(self, start: int, stop: int) -> None:
-        """Mark the events numbered ``start`` to ``stop`` (exclusive) as done; doing so twice is no
-        harm.
-        """
+        """Mark the events numbered ``start`` to ``stop`` (exclusive) as done. Idempotent."""
         if not 0 <= start <= stop <= self._following:
             raise ValueError(f"there are no events {start} to {stop}")
         at = max(0, bisect_right(self._open, start, key=lambda batch: batch.first) - 1)
@@ -93,8 +92,8 @@ MOST_OPEN_BATCHES: Final = 16
 class TaskCommitter:
     """`tidelog.engine.ports.Committer` of one task. Thread-safe.
 
-    No offset is written here: the task's thread asks `due` and tells `committed`, so that no two
-    threads write and no lock is held over I/O.
+    It writes no offset: the task's thread calls `due` and `committed`, so that no two threads write
+    and no lock is held during I/O.
     """
 
     def __init__(self, options: EngineOptions, clock: Clock = time.monotonic) -> None:
@@ -108,18 +107,18 @@ class TaskCommitter:
         self._fenced = False
         self._writing = False
         self._committed: int | None = None
-        self._shares: dict[int, set[int]] = {}  # of events of which several were made
+        self._shares: dict[int, set[int]] = {}  # of events that a transform split
         self.below = 0
-        """Every event of a lower number is done: told by who consumes in order, without the lock,
-        which would cost as much as all else that is done for an event.
+        """All events with lower numbers are done. Set by an in-order consumer, without the lock,
+        which would take as long as the rest of the work for an event.
         """
         self._last = self._clock()
         self._taken = 0
         self.write: Callable[[], object] = lambda: None
-        """Commits what is due; for the task's thread, whose task sets it."""
+        """Commits what is due. Set by the task, and called in its thread."""
 
     def begin(self, events: Events) -> None:
-        """Number a batch that was polled."""
+        """Number the events of a polled batch."""
         versions = [part.versions for part in events.parts]
         with self._lock:
             number = self._done.begin(
@@ -129,20 +128,20 @@ class TaskCommitter:
                 part.first = number
                 number += len(part)
             if not versions:
-                self._finished = True  # nobody marks it, and progress it is
+                self._finished = True  # nobody marks an empty batch, and it is progress
 
     @property
     def has_room(self) -> bool:
-        """May another batch be begun? Not while too many events are not marked as done."""
+        """May another batch be begun? False while too many batches have unmarked events."""
         with self._lock:
-            self._take_below()
+            self._apply_below()
             return self._done.open_batches < self.most_open_batches
 
     @property
     def all_done(self) -> bool:
-        """Is every event done that was begun?"""
+        """Are all begun events done?"""
         with self._lock:
-            self._take_below()
+            self._apply_below()
             return not self._done.open_batches
 
     def mark_processed(
@@ -157,7 +156,7 @@ class TaskCommitter:
             for number, (which, count) in shares:
                 marked = self._shares.setdefault(number, set())
                 marked.add(which)
-                if len(marked) == count:  # all that were made of it
+                if len(marked) == count:  # all parts of the event
                     del self._shares[number]
                     self._done.done(number, number + 1)
 
@@ -165,17 +164,17 @@ class TaskCommitter:
         with self._lock:
             self._finished = True
 
-    def commit_amid_batch(self) -> None:
-        """Commit what is done of a batch that takes long; in the task's thread."""
+    def commit_within_batch(self) -> None:
+        """Commit the completed part of a long batch; call it in the task's thread."""
         self.mark_batch_finished()
         self.write()
 
     def due(self) -> int | None:
-        """The offset to commit now; None: there is nothing new, or it is not time. `committed` or
-        `not_committed` is called next.
+        """The offset to commit now; None: nothing is new, or the interval is not over. Call
+        `committed` or `not_committed` next.
         """
         with self._lock:
-            self._take_below()
+            self._apply_below()
             if self._fenced or not self._finished or self._done.offset == self._committed:
                 return None
             if self._periodic and self._clock() - self._last < self._interval_s:
@@ -184,12 +183,12 @@ class TaskCommitter:
             return self._done.offset
 
     def not_committed(self) -> None:
-        """The commit failed."""
+        """Report that the commit failed."""
         with self._lock:
             self._writing = False
 
     def committed(self, offset: int) -> None:
-        """``offset`` is durable."""
+        """Report that ``offset`` is durable."""
         with self._lock:
             self._writing = False
             self._committed = offset
@@ -198,25 +197,25 @@ class TaskCommitter:
 
     @property
     def offset(self) -> int | None:
-        """Every event below it is done; None: no batch was begun."""
+        """All events below it are done; None: no batch was begun."""
         with self._lock:
-            self._take_below()
+            self._apply_below()
             return self._done.offset
 
     def fence(self) -> int | None:
-        """Nothing counts from now on; the last offset to commit, None if there is none.
+        """Ignore all later marks; returns the last offset to commit, None if there is none.
 
-        Nor is there one while another is being written by a thread that hangs: that may still
-        succeed, and then go back behind this one.
+        Returns None also while a hanging thread writes another offset: that write may still
+        succeed, and would then overwrite this one.
         """
         with self._lock:
-            self._take_below()
+            self._apply_below()
             self._fenced = True
             return (
                 None if self._writing or self._done.offset == self._committed else self._done.offset
             )
 
-    def _take_below(self) -> None:
+    def _apply_below(self) -> None:
         below = self.below
         if below > self._taken and not self._fenced:
             self._done.done(self._taken, below)
@@ -226,7 +225,7 @@ class TaskCommitter:
 def _ranges(
     done: Event | Message | Events | Sequence[Event | Message | Events],
 ) -> tuple[list[tuple[int, int]], list[tuple[int, Share]]]:
-    """Numbers of events, as ranges; and which shares of which events."""
+    """Numbers of events as ranges; and the parts of split events."""
     found: list[tuple[int, int]] = []
     shares: list[tuple[int, Share]] = []
     start = stop = -1

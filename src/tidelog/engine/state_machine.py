@@ -1,4 +1,4 @@
-"""The states of an engine, and the one place that changes them."""
+"""The states of an engine, and the only code that changes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.errors import EngineStateError
 
 
 class EngineState(Enum):
-    """Where an engine is in its life, in this order."""
+    """The states of an engine's life, in this order."""
 
     CREATING = "creating"
     INITIALIZING = "initializing"
@@ -44,10 +44,11 @@ class StateCell:
         return self._state
 
     def advance(self, expected: EngineState, to: EngineState) -> bool:
-        """From ``expected`` to ``to``. False, and nothing is changed: it is another state by now.
+        """Change the state from ``expected`` to ``to``. False, without a change, if the state is
+        another one by now.
 
         Raises:
-            EngineStateError: the step is not in `NEXT`.
+            EngineStateError: if the step is not in `NEXT`.
         """
         if to not in NEXT[expected]:
             raise EngineStateError(f"an engine does not go from {expected.value} to {to.value}")
@@ -58,7 +59,7 @@ class StateCell:
             return True
 
     def stop(self) -> EngineState:
-        """To STOPPING, unless it is there or beyond; the state that it was in before."""
+        """Change to STOPPING, unless it is there or beyond; returns the state before."""
         with self._lock:
             before = self._state
             if EngineState.STOPPING in NEXT[before]:

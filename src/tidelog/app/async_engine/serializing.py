@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.app.async_engine.steps import Route
-from tidelog.engine.event_batches import EventBatch, gathered
+from tidelog.engine.event_batches import EventBatch, group_by_schema
 from tidelog.engine.events import Events
 from tidelog.engine.messages import Messages
 from tidelog.errors import ConfigError
@@ -44,7 +44,7 @@ class FormatSerializer:
 
     def serialize(self, events: Events) -> Messages:
         # A call of a format costs milliseconds: one for each version of a table, not each run.
-        batches, places = gathered(events.parts)
+        batches, places = group_by_schema(events.parts)
         made = [self._made(batch) for batch in batches]
         if len(made) == 1:
             return Messages(events, *made[0])

@@ -45,7 +45,7 @@ def put_of(s3: S3Server, table: Table, version: int) -> str:
 def patient(table: Table, monkeypatch: pytest.MonkeyPatch, times: int) -> Table:
     """The table by a client that tries again."""
     monkeypatch.setitem(objects._RETRY, "max_retries", times)
-    objects._opened.cache_clear()
+    objects._open_client.cache_clear()
     return Table(table.place)
 
 

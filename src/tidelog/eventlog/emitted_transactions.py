@@ -1,8 +1,8 @@
-"""What capture asks of the event log about transactions it emitted before.
+"""Looks up transactions that capture emitted earlier in the event log.
 
 Why: docs/explanation/watermarks.md, "What this takes".
 
-After a restart, or when its memory of a table's keys ends too late, capture must know which of the
+After a restart, or when its history of a table's keys is too short, capture must know which of the
 transactions that a snapshot can't see it has emitted, and which keys they changed.
 """
 
@@ -21,9 +21,7 @@ from tidelog.model.schema import TableName
 
 
 class EmittedTransactions:
-    """`tidelog.capture.engine.EmittedTransactionsLog` over an event log.
-    Thread-safe.
-    """
+    """`tidelog.capture.engine.EmittedTransactionsLog` over an event log. Thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -40,7 +38,7 @@ class EmittedTransactions:
             try:
                 first = next(self._records(meta, xids, table), None)
             except OffsetGoneError:
-                continue  # retention removed it meanwhile
+                continue  # retention removed it in the meantime
             if first is not None:
                 return int(first.column("offset")[0].as_py())
         return None

@@ -1,11 +1,12 @@
-"""Which state store the captures of an event log have: ``led-by.json``.
+"""The state store that owns an event log: ``led-by.json``.
 
-Captures stand by for each other through their state store. Two that have different ones, by a
-mistake in a configuration, would both lead: the fences keep the log right, but each would shut the
-other out for ever, and neither knows of the other's dumps.
+Captures coordinate through their state store. Two that are configured with different ones by
+mistake would both lead: fences protect the log, but each would shut the other out again and again,
+and neither would know of the other's dumps.
 
-A store that has never led this log may have replaced one that was lost, so it takes over, and says
-so. One that has led it before finds that another did since: its capture ends. So of two, one stays.
+A store that never led this log may have replaced a lost one, so its capture takes over, and logs
+that. A store that led it before finds that another one did since: its capture ends. So one of two
+remains.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from typing import Any, Final
 
 from tidelog.errors import PreflightError, StateConflictError
-from tidelog.eventlog.log_files import sealed, unsealed
+from tidelog.eventlog.log_files import from_checksummed_json, to_checksummed_json
 from tidelog.eventlog.storage.port import Storage
 from tidelog.ports import StateStore
 
@@ -24,24 +25,24 @@ logger = logging.getLogger(__name__)
 
 LED_BY_FILE: Final = "led-by.json"
 STORE_KEY: Final = "event-log-led"
-"""The document of the state store: its ``id``, and the ``generation`` that it led. A copy of the
-store has another id: the one that it was made of is not to be used any more."""
+"""The document in the state store: its ``id``, and the ``generation`` that it led. A copy of the
+store gets another id: the original must not be used any more."""
 
 
 def claim(storage: Storage, generation: str, state: StateStore, about: str) -> None:
-    """This state store's capture leads the log of this generation from now on.
+    """Register this state store as the owner of the log of this generation.
 
     Args:
-        storage: the event log's.
-        generation: the event log's.
+        storage: the event log's storage.
+        generation: the event log's generation.
         state: the store.
-        about: which store and host this is, for people; no secrets.
+        about: names of store and host, for people; no secrets.
 
-    Raises PreflightError: another store's capture has led the log since ours did.
+    Raises PreflightError: if another store's capture has led the log since this one's did.
     """
     own = _own(state)
     try:
-        found = unsealed(storage.read(LED_BY_FILE))
+        found = from_checksummed_json(storage.read(LED_BY_FILE))
     except (FileNotFoundError, ValueError):  # a new log, or one of an earlier version
         found = {}
     if found.get("store") == own["id"]:
@@ -62,7 +63,7 @@ def claim(storage: Storage, generation: str, state: StateStore, about: str) -> N
             about,
         )
     document = {"store": own["id"], "about": about, "since_ms": time.time_ns() // 1_000_000}
-    storage.replace(LED_BY_FILE, sealed(document))
+    storage.replace(LED_BY_FILE, to_checksummed_json(document))
     _note(state, own, generation)
 
 
@@ -78,7 +79,7 @@ def _own(state: StateStore) -> dict[str, Any]:
 
 
 def _note(state: StateStore, own: dict[str, Any], generation: str) -> None:
-    """After the file: whoever has the note has led."""
+    """Note the generation, after the file was written: a store with the note has led the log."""
     if own.get("generation") != generation:
         state.put(STORE_KEY, {**own, "generation": generation}, None)
 

@@ -111,7 +111,7 @@ class LogHandle(StandbyWork):
         after a restore. Then its schemas may be others, too.
         """
         log = self.log()
-        if log is not None and not log.stands():
+        if log is not None and not log.tail_unchanged():
             self._forget()
             log = self.log()
         return log

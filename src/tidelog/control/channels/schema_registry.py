@@ -158,7 +158,7 @@ class _Registry:
 
     def _of_subject(self, request: Request) -> list[MessageSchema]:
         subject = request.path_params["subject"]
-        found = self._store.of_subject(subject)
+        found = self._store.by_subject(subject)
         if not found:
             raise _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
         return found
@@ -176,7 +176,7 @@ class _Registry:
 
     def _of_id(self, request: Request) -> list[MessageSchema]:
         wanted = request.path_params["id"]
-        found = self._store.of_id(int(wanted)) if wanted.isdecimal() else []
+        found = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
         if not found:
             raise _Refused(_NO_SCHEMA, f"Schema {wanted} not found")
         return found

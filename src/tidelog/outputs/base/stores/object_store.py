@@ -61,7 +61,7 @@ class ObjectFileStore:
 
     def move(self, source: str, target: str) -> None:
         try:
-            with self._storage.failing("move into place", target):
+            with self._storage.storage_errors("move into place", target):
                 obstore.copy(self._storage.client(), source, target)
         except FileNotFoundError:
             if self._storage.tag(target) is None:
@@ -80,7 +80,7 @@ class ObjectFileStore:
         return None if found is None else str(found.identity)
 
     def size(self, name: str) -> int:
-        with self._present(name), self._storage.failing("look at", name):
+        with self._present(name), self._storage.storage_errors("look at", name):
             return int(obstore.head(self._storage.client(), name)["size"])
 
     def open_input(self, name: str) -> Any:
@@ -104,7 +104,7 @@ class ObjectFileStore:
     def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
         begin = f"{folder}/" if folder else ""
         offset = begin + after if after else None
-        with self._storage.failing("list", folder):
+        with self._storage.storage_errors("list", folder):
             if offset is None:
                 found = obstore.list_with_delimiter(self._storage.client(), folder or None)
                 paths = [meta["path"] for meta in found["objects"]]
@@ -118,7 +118,7 @@ class ObjectFileStore:
 
     def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
         client = self._storage.client()
-        with self._storage.failing("list", ""):
+        with self._storage.storage_errors("list", ""):
             first = obstore.list_with_delimiter(client)
             yield from map(_stored, first["objects"])
             for folder in first["common_prefixes"]:
@@ -131,7 +131,7 @@ class ObjectFileStore:
         for start in range(0, len(left), _DELETED):
             some = left[start : start + _DELETED]
             try:
-                with self._storage.failing("delete", some[0]):
+                with self._storage.storage_errors("delete", some[0]):
                     obstore.delete(self._storage.client(), some)
             except (FileNotFoundError, StorageError):  # of one of them: the others may go
                 for name in some:
@@ -151,7 +151,7 @@ class ObjectFileStore:
 
     def _below(self, folder: str, chunk_size: int = 1000) -> list[str]:
         """Paths of the files in ``folder`` and the folders in it; at least the first ones."""
-        with self._storage.failing("list", folder):
+        with self._storage.storage_errors("list", folder):
             parts = obstore.list(self._storage.client(), prefix=f"{folder}/", chunk_size=chunk_size)
             if chunk_size == 1:
                 return [meta["path"] for meta in next(iter(parts), [])]
@@ -167,7 +167,7 @@ class _Upload(io.RawIOBase):
 
     def __init__(self, storage: ObjectStorage, name: str) -> None:
         self._storage, self._name = storage, name
-        with storage.failing("create", name):
+        with storage.storage_errors("create", name):
             self._file = obstore.open_writer(storage.client(), name, buffer_size=_PART_BYTES)
         self._size = 0
 
@@ -179,7 +179,7 @@ class _Upload(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with self._storage.failing("write", self._name):
+        with self._storage.storage_errors("write", self._name):
             self._file.write(view)
         self._size += len(view)
         return len(view)
@@ -188,5 +188,5 @@ class _Upload(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        with self._storage.failing("write", self._name):
+        with self._storage.storage_errors("write", self._name):
             self._file.close()

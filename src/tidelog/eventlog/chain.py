@@ -119,7 +119,6 @@ class ChainReader:
         Raises FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
         """
         return self.meta_with_tag(name)[1]
-        return self.meta_with_tag(name)[1]
 
     def meta_with_tag(self, name: str) -> tuple[Tag, SegmentMeta]:
         """`meta` with its file's tag: the current one, or an older one."""

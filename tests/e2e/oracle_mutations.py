@@ -54,7 +54,7 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = chunk_planner.ChunkQueue.planned, chunk_ends.KeyPlanner._plan
+    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_ends.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cursor: Any, request: Any, count: int) -> None:
@@ -75,13 +75,13 @@ def planner_off_by_one(patch: Patch) -> None:
             task.request = replace(task.request, after=beyond.get(after, after))
 
     patch.setattr(chunk_ends.KeyPlanner, "_plan", planning)
-    patch.setattr(chunk_planner.ChunkQueue, "planned", skipping)
+    patch.setattr(chunk_planner.ChunkQueue, "add_planned", skipping)
 
 
 def planner_overlaps(patch: Patch) -> None:
     """A planned chunk begins where the one before began."""
     ends_anyway(patch)
-    planned = chunk_planner.ChunkQueue.planned
+    planned = chunk_planner.ChunkQueue.add_planned
 
     def overlapping(self: Any, cursor: Any, *arguments: Any, **options: Any) -> None:
         planned(self, cursor, *arguments, **options)
@@ -89,7 +89,7 @@ def planner_overlaps(patch: Patch) -> None:
             last, before = cursor.planned[-1], cursor.planned[-2]
             last.request = replace(last.request, after=before.request.after)
 
-    patch.setattr(chunk_planner.ChunkQueue, "planned", overlapping)
+    patch.setattr(chunk_planner.ChunkQueue, "add_planned", overlapping)
 
 
 def rest_skipped(patch: Patch) -> None:

@@ -126,7 +126,7 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
     complete = DumpTables._complete_if_read
 
     def completing(tables: DumpTables, run: TableRun) -> None:
-        if tables._queue.exhausted(run.progress) and not waits.is_set():
+        if tables._queue.is_exhausted(run.progress) and not waits.is_set():
 
             def effect() -> None:
                 waits.set()

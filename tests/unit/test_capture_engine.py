@@ -165,7 +165,7 @@ def test_who_reads_waits_while_the_buffer_is_full() -> None:
     assert len(buffer) == 1
     assert buffer.take(0) is not None
     assert buffer.take(0) is None, "what is being written still takes room"
-    buffer.wrote(buffer.bytes)
+    buffer.release(buffer.bytes)
     thread.join(10)
     assert len(buffer) == 1
 

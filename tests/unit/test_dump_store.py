@@ -244,9 +244,9 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
             break
         assert queue.keys_to_fetch(name) is None, "they are on their way"
         assert queue.next_chunk(name, 2, planned=False) is None
-        queue.keys_fetched(name, wanted[1], keys[wanted[1] :][:3])
+        queue.add_fetched_keys(name, wanted[1], keys[wanted[1] :][:3])
     assert read == [("0",), ("2",), ("3",), ("4",)]
-    assert queue.exhausted(dump.tables[0])
+    assert queue.is_exhausted(dump.tables[0])
 
 
 def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteState) -> None:

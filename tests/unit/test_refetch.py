@@ -220,7 +220,7 @@ def test_what_a_dump_has_read_is_not_missing(
 ) -> None:
     wanted.add(T, encoded(0, 1))
     wanted.quarantine(take(wanted))
-    wanted.dumped("public.t", since=wanted.number)
+    wanted.on_table_dumped("public.t", since=wanted.number)
     assert not wanted.wanted
     wanted.flush()
     assert not state.keys(REFETCH_KEY)

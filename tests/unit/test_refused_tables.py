@@ -34,7 +34,7 @@ def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None
     refused.refuse("log", T, Refusal("it has no key"))
     assert [line["table"] for line in known(state).summary()] == ["public.t"]
     refused.require_dump(U)
-    refused.failed(T, "no right to read")
+    refused.on_dump_failed(T, "no right to read")
     assert not known(state).needs_dump(U), "what a decision owes is stored once its lock was let go"
     refused.flush()
     after = known(state)
@@ -50,7 +50,7 @@ def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
     refused = known(state)
     refused.require_dump(T)
     refused.refuse("log", T, Refusal("it has no key"))
-    refused.keep([U])
+    refused.keep_only([U])
     assert not refused.any_left
     assert not known(state).any_left
 

@@ -107,7 +107,7 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
     state: SqliteState, tmp_path: Path
 ) -> None:
     names = RelationNames(state)
-    names.learn({"public.a": 1})
+    names.add_new({"public.a": 1})
     with locked(tmp_path):
         thread = threading.Thread(target=_learn, args=(names,))
         thread.start()
@@ -119,8 +119,8 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
             RelationNamed(1, table, captured=True, xid=5),
             RelationNamed(1, TableName("public", "aside"), captured=False, xid=5),
         ):
-            found = [str(each.table) for each in names.seen(named)]
-            names.bears(named)
+            found = [str(each.table) for each in names.find_wrong_rows(named)]
+            names.store_name(named)
         assert found == ["public.a"]
         assert thread.is_alive()
         assert time.monotonic() - begun < 0.5
@@ -129,6 +129,6 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
 
 def _learn(names: RelationNames) -> None:
     try:
-        names.learn({"public.b": 2})
+        names.add_new({"public.b": 2})
     except StateError:
         return

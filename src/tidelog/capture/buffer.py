@@ -104,7 +104,7 @@ class OutputBuffer:
                 return None
             return self._items.popleft()
 
-    def wrote(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Free the room of ``size`` bytes that were taken earlier and are durable now."""
         with self._changed:
             self._bytes -= size

@@ -241,7 +241,7 @@ class CaptureEngine:
 
     def _append_batch(self, batch: LogBatch) -> None:
         """Append a batch; windows that close within it are appended between two transactions."""
-        self._rate.took(batch.payload_bytes)
+        self._rate.add(batch.payload_bytes)
         while True:
             log_pause = None if self._stopped.is_set() else self._log_pause
             with self._lock:
@@ -260,7 +260,7 @@ class CaptureEngine:
 
     def _emit(self, batch: LogBatch) -> None:
         for moved in self._windows.on_batch(batch):
-            self._coordinator.moved(moved)
+            self._coordinator.on_keys_changed(moved)
         self._put(batch)
         self._resume = batch.resume
         self._reached = max(self._reached, batch.resume.acknowledge)
@@ -285,11 +285,11 @@ class CaptureEngine:
     def _end_window(self, outcome: ClosedWindow | VoidedWindow) -> None:
         if isinstance(outcome, ClosedWindow):
             failpoints.hit("window.closed")
-            item = self._coordinator.closed(outcome)
+            item = self._coordinator.on_window_closed(outcome)
             if item is not None:
                 self._put(item)
         else:
-            self._coordinator.voided(outcome)
+            self._coordinator.on_window_voided(outcome)
 
     def _append_waiting(self) -> None:
         while self._appends:

@@ -163,28 +163,28 @@ class WriterThread(threading.Thread):
         began = self._begun = time.monotonic()
         appended = self._log.append_log(batches, batches[-1].resume)
         payload = sum(batch.payload_bytes for batch in batches)
-        self._written(appended, batches[-1].resume, began, payload)
+        self._note_appended(appended, batches[-1].resume, began, payload)
         self.records += sum(len(batch) for batch in batches)
         self.last_commit_ts = int(batches[-1].commit_ts[-1])
-        self._buffer.wrote(size)
+        self._buffer.release(size)
 
     def _append(self, item: ChunkItem | ControlItem | PositionItem) -> None:
         size = item_bytes(item)
         began = self._begun = time.monotonic()
         if isinstance(item, PositionItem):
-            self._written(self._log.append_position(item.resume), item.resume, began, 0)
+            self._note_appended(self._log.append_position(item.resume), item.resume, began, 0)
         elif isinstance(item, ChunkItem):
             appended = self._log.append_chunk(item.rows, item.meta, item.position)
-            self._written(appended, None, began, item.rows.payload_bytes)
+            self._note_appended(appended, None, began, item.rows.payload_bytes)
             self.records += len(item.rows)
             item.done(appended.first)
         else:
             appended = self._log.append_control(item.value)
-            self._written(appended, None, began, 0)
+            self._note_appended(appended, None, began, 0)
             item.done(appended.first)
-        self._buffer.wrote(size)
+        self._buffer.release(size)
 
-    def _written(
+    def _note_appended(
         self, appended: Appended, resume: Resume | None, began: float, payload: int
     ) -> None:
         self._begun = None

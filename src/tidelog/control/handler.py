@@ -139,12 +139,12 @@ class CommandHandler:
 
     def _execute(self, command_id: str, command: ExecuteSnapshot) -> dict[str, Any]:
         dump_id, reason = command.dump_id, "requested"
-        known = self._known(dump_id)
+        known = self._find_dump(dump_id)
         if command.signal_id is not None:
             reason = f"signal {command_id}"
             if known is not None and known.reason != reason:
                 dump_id = another_dump_id(dump_id, command_id)
-                known = self._known(dump_id)
+                known = self._find_dump(dump_id)
         if known is not None:
             return _details(known)
         choice = TableSelection(command.matching, self._database)
@@ -179,7 +179,7 @@ class CommandHandler:
             )
         return details
 
-    def _known(self, dump_id: str) -> DumpState | None:
+    def _find_dump(self, dump_id: str) -> DumpState | None:
         known = next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)
         self._coordinator.flush()  # an earlier attempt may not have been stored yet
         return known

@@ -59,7 +59,7 @@ class CompletedEvents:
         self._advance()
         return first
 
-    def done(self, start: int, stop: int) -> None:
+    def mark_done(self, start: int, stop: int) -> None:
         """Mark the events numbered ``start`` to ``stop`` (exclusive) as done. Idempotent."""
         if not 0 <= start <= stop <= self._following:
             raise ValueError(f"there are no events {start} to {stop}")
@@ -152,13 +152,13 @@ class TaskCommitter:
             if self._fenced:
                 return
             for start, stop in ranges:
-                self._done.done(start, stop)
+                self._done.mark_done(start, stop)
             for number, (which, count) in shares:
                 marked = self._shares.setdefault(number, set())
                 marked.add(which)
                 if len(marked) == count:  # all parts of the event
                     del self._shares[number]
-                    self._done.done(number, number + 1)
+                    self._done.mark_done(number, number + 1)
 
     def mark_batch_finished(self) -> None:
         with self._lock:
@@ -218,7 +218,7 @@ class TaskCommitter:
     def _apply_below(self) -> None:
         below = self.below
         if below > self._taken and not self._fenced:
-            self._done.done(self._taken, below)
+            self._done.mark_done(self._taken, below)
             self._taken = below
 
 

@@ -246,7 +246,7 @@ class Events(Sequence[Event]):
             made = cls(events.parts, end, generation)
             made._made = events._made
         else:
-            made = cls(list(runs(_regrouped(events))), end, generation)
+            made = cls(list(runs(_regroup(events))), end, generation)
             made._made = list(events)
         return made
 
@@ -351,7 +351,7 @@ def _events_of(
     return Events(parts, end, generation)
 
 
-def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:
+def _regroup(events: Sequence[Event]) -> Iterator[EventBatch]:
     """The events as Arrow; adjacent unchanged ones remain slices."""
     low = 0
     while low < len(events):

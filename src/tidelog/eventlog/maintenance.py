@@ -90,7 +90,7 @@ class EventLogMaintenance:
             chain = self._finish_rollup()
             state, tag = chain.state, chain.state_tag
             for run in _runs(chain, target_bytes, youngest_ms, min_segments):
-                merged = _merged(run, token_hex(8))
+                merged = _merged_meta(run, token_hex(8))
                 data = encode(merged, self._records(run))
                 self._check_lease()
                 merging = Merging(merged.first, merged.next, merged.nonce)
@@ -208,7 +208,7 @@ class EventLogMaintenance:
         run = [] if merging is None else chain.between(merging.first, merging.next)
         if merging is None or not run or run[0].nonce == merging.nonce:
             return chain
-        merged = _merged(run, merging.nonce)
+        merged = _merged_meta(run, merging.nonce)
         if (merged.first, merged.next) != (merging.first, merging.next):
             raise EventLogError(
                 f"{self._storage!r}: offsets {merging.first} to {merging.next} were to be rolled "
@@ -302,7 +302,7 @@ def _runs(
         yield run
 
 
-def _merged(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
+def _merged_meta(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
     """The metadata of ``run`` as one segment, which replaces its links in the chain."""
     first, last = run[0], run[-1]
     rows_by_table: dict[str, int] = {}

@@ -214,12 +214,12 @@ def absent_rows_stay(patch: Patch) -> None:
 
 def new_tables_dumped_at_once(patch: Patch) -> None:
     """A new table is read while transactions run whose changes are not published."""
-    patch.setattr(catalogue_watch.CatalogueWatch, "_settled", lambda self, name, found: True)
+    patch.setattr(catalogue_watch.CatalogueWatch, "_is_settled", lambda self, name, found: True)
 
 
 def names_not_known(patch: Patch) -> None:
     """A relation is what the log calls it."""
-    patch.setattr(RelationNames, "seen", lambda self, named: [])
+    patch.setattr(RelationNames, "find_wrong_rows", lambda self, named: [])
 
 
 def traces_not_looked_at(patch: Patch) -> None:

@@ -109,7 +109,7 @@ class CaptureScope:
         since = time.gmtime(self._left_out()[table] / 1000)
         return f"it was not captured since {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"
 
-    def dumped(self, tables: Collection[str]) -> None:
+    def note_dumps(self, tables: Collection[str]) -> None:
         """Note that dumps of these tables were requested."""
         left_out = self._left_out()
         if any(table in left_out for table in tables):

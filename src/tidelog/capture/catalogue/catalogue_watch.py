@@ -74,14 +74,14 @@ class TransactionWait:
             logger.warning("%s: %s", table, self._reason())
         return False
 
-    def waits(self, table: str) -> bool:
+    def is_waiting(self, table: str) -> bool:
         return table in self._waits
 
     def forget(self, table: str) -> None:
         """End the wait: the table's dump was requested or is not needed."""
         self._waits.pop(table, None)
 
-    def keep(self, tables: Collection[str]) -> None:
+    def keep_only(self, tables: Collection[str]) -> None:
         """Forget all other tables: they no longer exist."""
         for table in self._waits.keys() - tables:
             del self._waits[table]
@@ -211,7 +211,7 @@ class CatalogueWatch:
             for t, shape in shapes.items()
             if self._refused.refusal_of(t) is None
         }
-        self._learn(shapes.values())
+        self._report_relations(shapes.values())
         stored = {str(t): version for t, version in versions.items() if str(t) in found}
         if not self._dump_new:
             found |= {str(t): _NOT_READ for t in versions if t not in shapes}
@@ -255,8 +255,8 @@ class CatalogueWatch:
         current = {} if self._dump_new else self._missing(stored, versions)
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
-        self._refused.keep(list(versions))
-        self.earlier_writers.keep(self._captured)
+        self._refused.keep_only(list(versions))
+        self.earlier_writers.keep_only(self._captured)
         self._refused.retry_due()
         unjudged = {
             table: None
@@ -296,7 +296,7 @@ class CatalogueWatch:
                 reason = "its rows may have changed without row events"
             # The dump of a new table without a key fails with a message that says so.
             wanted = new or bool(shape.schema.key)
-            if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
+            if self._is_settled(name, found) and (not wanted or self._request_dump(table, reason)):
                 if wanted:
                     asked.append(table)
                     self._refused.dump_requested(table)
@@ -306,12 +306,12 @@ class CatalogueWatch:
             complete = False
             if not new:
                 current[name] = known[name]
-        self._learn(shapes.values())
+        self._report_relations(shapes.values())
         if self._dump_new:
             self.on_present(self._captured)
         if current != stored:
             self._keep(current)
-        self.scope.dumped([str(table) for table in asked])
+        self.scope.note_dumps([str(table) for table in asked])
         if current_versions != judged:  # last: a stored version must not be newer than its shape
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
@@ -341,12 +341,12 @@ class CatalogueWatch:
             same_version
             and known.get(str(table), _UNKNOWN) not in (_UNKNOWN, _NOT_READ)
             and not self.scope.is_left_out(str(table))
-            and not self.earlier_writers.waits(str(table))
+            and not self.earlier_writers.is_waiting(str(table))
             and self._refused.refusal_of(table) is None
             and not self._refused.needs_dump(table)
         )
 
-    def _learn(self, shapes: Iterable[TableShape]) -> None:
+    def _report_relations(self, shapes: Iterable[TableShape]) -> None:
         numbers = {
             str(s.schema.table): s.schema.relation_id for s in shapes if s.schema.relation_id
         }
@@ -370,7 +370,7 @@ class CatalogueWatch:
         known = self._last_known().items() if self._dump_new else ()
         return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
 
-    def settled(self, table: TableName, shape: TableShape) -> bool:
+    def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?
 
         False while transactions run that may have begun before the change: poll it.
@@ -378,15 +378,17 @@ class CatalogueWatch:
         known, name, found = self._known(), str(table), _fingerprint(shape)
         if name in known and not self._differ(known[name], found):
             return True
-        return self._settled(name, found)
+        return self._is_settled(name, found)
 
-    def dumped(self, table: TableName, shape: TableShape) -> None:
-        """Note that a dump was requested after ``shape`` was read and `settled` returned True."""
+    def note_dump(self, table: TableName, shape: TableShape) -> None:
+        """Note that a dump was requested after ``shape`` was read and `is_settled` returned
+        True.
+        """
         known, name = self._known(), str(table)
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
             self._keep({**known, name: _fingerprint(shape)})
-        self.scope.dumped([name])
+        self.scope.note_dumps([name])
 
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
@@ -432,7 +434,7 @@ class CatalogueWatch:
         storage_now, _, key_now = found.partition(" ")
         return key != key_now or self._catalogue.rows_may_differ(storage, storage_now)
 
-    def _settled(self, name: str, found: str) -> bool:
+    def _is_settled(self, name: str, found: str) -> bool:
         return self.earlier_writers.have_ended(name, found)
 
 

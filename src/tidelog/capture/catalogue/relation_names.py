@@ -30,21 +30,21 @@ class RelationNames:
         self._known: dict[str, int] | None = None
         self._tables: dict[int, set[str]] = {}
 
-    def learn(self, relations: Mapping[str, int]) -> None:
+    def add_new(self, relations: Mapping[str, int]) -> None:
         """Add the numbers of tables that are not known yet."""
         self._change(lambda known: {n: each for n, each in relations.items() if n not in known})
 
-    def keep(self, tables: Collection[str]) -> None:
+    def keep_only(self, tables: Collection[str]) -> None:
         """Forget all other tables: they do not exist, and are dumped as new once they do."""
         self._change(lambda known: dict.fromkeys(name for name in known if name not in tables))
 
-    def dumped(self, table: TableName, relation_id: int) -> None:
+    def note_dump(self, table: TableName, relation_id: int) -> None:
         """Note that the table is dumped as this relation: later log records match the dump."""
         self._change(lambda _known: {str(table): relation_id})
 
-    def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
-        """The tables whose rows the log shows wrongly, given a relation that it names. Call `bears`
-        once they are stored.
+    def find_wrong_rows(self, named: RelationNamed) -> list[RowsUnlogged]:
+        """The tables whose rows the log shows wrongly, given a relation that it names. Call
+        `store_name` once they are stored.
         """
         name, relation_id, xid = str(named.table), named.relation_id, named.xid
         with self._lock:
@@ -58,7 +58,7 @@ class RelationNames:
                 found.append(RowsUnlogged(named.table, "another table bore its name", xid))
         return found
 
-    def bears(self, named: RelationNamed) -> None:
+    def store_name(self, named: RelationNamed) -> None:
         """Store that the table is this relation from here on."""
         if not named.captured:
             return

@@ -89,7 +89,7 @@ class UnsupportedTables:
             found += self._of_all
             return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
 
-    def failed(self, table: TableName, reason: str) -> None:
+    def on_dump_failed(self, table: TableName, reason: str) -> None:
         """Report that a dump which capture needs lacked a privilege. It is retried at growing
         intervals. Durable after the next `flush`.
         """
@@ -100,7 +100,7 @@ class UnsupportedTables:
             self._add("dump", name, Refusal(reason), at_ms=_now_ms() + int(wait_s * 1000))
             self._known[name]["owed"] = True
 
-    def dumped(self, table: TableName) -> None:
+    def on_table_dumped(self, table: TableName) -> None:
         """Report that a dump of the whole table succeeded: the next failure is retried soon."""
         with self._lock:
             self._tries.pop(str(table), None)
@@ -134,7 +134,7 @@ class UnsupportedTables:
                 entry["owed"] = False
                 self._forget(str(table))
 
-    def keep(self, tables: Sequence[TableName]) -> None:
+    def keep_only(self, tables: Sequence[TableName]) -> None:
         """Drop the dumps owed to all other tables: they are gone, or no longer captured."""
         with self._changing():
             names = {str(table) for table in tables}

@@ -103,8 +103,8 @@ class AutomaticDumps:
         self.failed: dict[str, str] = {}
         """Captured tables whose last dump failed, and the reason."""
         self.watch = watch(self._dump_differing)
-        self.watch.on_relations = self._names.learn
-        self.watch.on_present = self._names.keep
+        self.watch.on_relations = self._names.add_new
+        self.watch.on_present = self._names.keep_only
 
     def summary(self) -> dict[str, Any]:
         """For status: tables of which only inserts are seen, tables no longer captured, waiting
@@ -145,9 +145,9 @@ class AutomaticDumps:
 
     def on_relation(self, named: RelationNamed) -> None:
         """Note the tables that were written to under another name; they are dumped."""
-        for seen in self._names.seen(named):
+        for seen in self._names.find_wrong_rows(named):
             self.on_unlogged(seen)
-        self._names.bears(named)
+        self._names.store_name(named)
 
     # ------------------------------------------------------------ maintenance
 
@@ -309,14 +309,14 @@ class AutomaticDumps:
             shape = self._catalogue.shape(table)
         except TableRefusedError:
             return False  # `status` shows it
-        settled = shape is None or self.watch.settled(table, shape)
+        settled = shape is None or self.watch.is_settled(table, shape)
         now = time.monotonic()
         if not settled and now - self._waits_since.setdefault(table, now) < SETTLE_S:
             return False
         self._waits_since.pop(table, None)
         self._request(table, reason)
         if settled and shape is not None:
-            self.watch.dumped(table, shape)
+            self.watch.note_dump(table, shape)
         return True
 
     def _request(self, table: TableName, reason: str) -> None:
@@ -329,7 +329,7 @@ class AutomaticDumps:
         self._log_ends.pop(table, None)
         if shape is not None:
             if shape.schema.relation_id:
-                self._names.dumped(table, shape.schema.relation_id)
+                self._names.note_dump(table, shape.schema.relation_id)
             self._put(DUMPED_KEY, str(table), [shape.schema.to_json(), end])
 
     def _progress(self, dump_id: str, table: TableName) -> TableProgress | None:

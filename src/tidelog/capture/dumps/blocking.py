@@ -198,7 +198,7 @@ class BlockingDumps:
             return
         offset = self._append_control(completed_record(dump, progress), stop)
         with self._actions.lock:
-            self._tables.done(dump, progress, offset)
+            self._tables.complete(dump, progress, offset)
         self._run_effects()
 
     def _append_chunk(

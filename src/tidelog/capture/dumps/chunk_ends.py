@@ -119,7 +119,9 @@ class KeyPlanner:
             with self._actions.lock:
                 self._store.chunks_read.failed(error)
                 transient = isinstance(error, TRANSIENT)
-                failures = self._queue.plan_failed(cursor, time.monotonic(), transient=transient)
+                failures = self._queue.on_plan_failure(
+                    cursor, time.monotonic(), transient=transient
+                )
                 cursor.plan_count = 1
                 if isinstance(error, ChunkTooSlowError):
                     cursor.plan_halvings += 1
@@ -131,7 +133,7 @@ class KeyPlanner:
         each_s = max(1e-6, time.monotonic() - begun) / count
         with self._actions.lock:
             cursor.plan_count = max(1, min(4 * count, int(PLAN_S / each_s)))
-            self._queue.planned(cursor, request, ends, last=len(ends) < count)
+            self._queue.add_planned(cursor, request, ends, last=len(ends) < count)
 
     def _find_stuck_key(self, reader: ChunkReader, task: Task) -> None:
         """Find the key of the row that can't be read, from the index alone: the dump's condition

@@ -103,7 +103,7 @@ class ChunkQueue:
     """The tasks being read or to be read again, and each table's cursor.
 
     With one reader a table is cut while it is read: a chunk ends at the last row within its LIMIT.
-    With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
+    With more, the planner walks the key's index ahead of them (`next_plan`, `add_planned`).
 
     Guarded by the coordinator's lock; only ``find`` may be called without it.
     """
@@ -160,7 +160,7 @@ class ChunkQueue:
         task.transition(ChunkInput.ONE_ROW)
         self.stuck.append(task)
 
-    def looked_up(self, task: Task) -> None:
+    def end_lookup(self, task: Task) -> None:
         self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
 
     def retry(self, task: Task, news: ChunkInput) -> None:
@@ -239,14 +239,16 @@ class ChunkQueue:
         return Task(table, cursor.dump, progress, request, order=first, cut=True)
 
     def keys_to_fetch(self, dump_table: DumpTable) -> tuple[str, int] | None:
-        """The key set and the index from which more of its keys are needed, for `keys_fetched`."""
+        """The key set and the index from which more of its keys are needed, for
+        `add_fetched_keys`.
+        """
         cursor = self._cursors[dump_table]
         key_set = cursor.progress.key_set
         if key_set is None or cursor.exhausted or not cursor.keys.start_fetch(cursor.next_key):
             return None
         return key_set, cursor.next_key
 
-    def keys_fetched(self, dump_table: DumpTable, first: int, keys: tuple[Key, ...]) -> None:
+    def add_fetched_keys(self, dump_table: DumpTable, first: int, keys: tuple[Key, ...]) -> None:
         """Take over keys of the set from index ``first`` on; none: the set ends there."""
         cursor = self._cursors.get(dump_table)
         if cursor is not None:
@@ -287,7 +289,7 @@ class ChunkQueue:
         request = cursor.progress.request(limit_rows, after=cursor.after)
         return cursor, request, min(cursor.plan_count, ahead - len(cursor.planned))
 
-    def planned(
+    def add_planned(
         self, cursor: TableCursor, request: ChunkRequest, ends: Sequence[Key], *, last: bool
     ) -> None:
         """Add the chunks whose ends were found; ``last``: one more chunk has the rest."""
@@ -300,7 +302,7 @@ class ChunkQueue:
             cursor.after, cursor.exhausted = end, end is None
             cursor.planned.append(task)
 
-    def plan_failed(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
+    def on_plan_failure(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
         """Note that the query failed; returns how often by now, ``transient`` failures excluded. It
         is retried with a growing delay.
         """
@@ -318,7 +320,7 @@ class ChunkQueue:
 
     # ------------------------------------------------------------ where tables are cut
 
-    def exhausted(self, progress: TableProgress) -> bool:
+    def is_exhausted(self, progress: TableProgress) -> bool:
         """Is nothing of the table waiting, being read, or left to cut?"""
         cursors = [cursor for cursor in self._cursors.values() if cursor.progress is progress]
         return not self.tasks_of(progress) and all(c.exhausted and not c.planning for c in cursors)

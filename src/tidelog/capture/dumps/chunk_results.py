@@ -59,7 +59,7 @@ class ChunkResults:
         self._refetch_queue = refetch_queue
         self._notices = notices
 
-    def durable(self, task: Task, closed: ClosedWindow, absent: list[Key]) -> None:
+    def on_durable(self, task: Task, closed: ClosedWindow, absent: list[Key]) -> None:
         """Store the progress: the chunk's rows are in the event log."""
         task.transition(ChunkInput.APPENDED)
         self._queue.end(closed.window)
@@ -98,7 +98,7 @@ class ChunkResults:
         if task.ended:
             self._tables.release(task.table)
 
-    def void(self, voided: VoidedWindow) -> None:
+    def on_void(self, voided: VoidedWindow) -> None:
         """Read the chunk again: its rows can't be used."""
         task = self._queue.end(voided.window)
         if task is None:
@@ -121,9 +121,9 @@ class ChunkResults:
         else:
             self._queue.retry(task, ChunkInput.VOID)
 
-    def failed(self, task: Task, error: SourceError) -> bool:
+    def on_failure(self, task: Task, error: SourceError) -> bool:
         """Read a failed chunk again, then halve it, down to the row that can't be read. True: its
-        table must be looked up first (`look_up`, `looked_up`).
+        table must be looked up first (`look_up`, `on_lookup`).
         """
         self._queue.end(task.window)
         self._store.chunks_read.failed(error)
@@ -156,9 +156,9 @@ class ChunkResults:
         except SourceError as error:
             return error
 
-    def looked_up(self, task: Task, error: SourceError, found: Found) -> None:
+    def on_lookup(self, task: Task, error: SourceError, found: Found) -> None:
         """Halve the chunk, or give it or its table up, depending on what was ``found``."""
-        self._queue.looked_up(task)
+        self._queue.end_lookup(task)
         if task.ended:
             self.drop(task)
             return

@@ -120,7 +120,7 @@ class ChunkReading:
         with self._lock:
             self._queue.reader_began(task)
             if task.ended:
-                self._throttle.read(time.monotonic(), 0, 0.0)
+                self._throttle.on_chunk_read(time.monotonic(), 0, 0.0)
                 self._results.drop(task)
                 return
             self._queue.begin(task, window)
@@ -156,8 +156,8 @@ class ChunkReading:
                 reader.release()
             if rows.emit_at is None:  # else no watermark was written
                 with self._lock:
-                    self._throttle.wrote(begun, marked_s)
-                    self._throttle.wrote(high_at, high_s)
+                    self._throttle.on_watermark(begun, marked_s)
+                    self._throttle.on_watermark(high_at, high_s)
         except (ChunkError, ConnectionLostError) as error:
             engine.discard(window)
             if begun and rows is None:  # a SELECT that exceeds its time limit counts too
@@ -166,16 +166,16 @@ class ChunkReading:
         finally:
             with self._lock:
                 count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
-                self._throttle.read(time.monotonic(), count, seconds, rested_s)
+                self._throttle.on_chunk_read(time.monotonic(), count, seconds, rested_s)
             self._actions.wake()
 
     def _failed(self, task: Task, window: Window, error: SourceError) -> None:
         with self._lock:
-            doubtful = self._is_open(window, task) and self._results.failed(task, error)
+            doubtful = self._is_open(window, task) and self._results.on_failure(task, error)
         if doubtful:
             found = self._results.look_up(task)
             with self._lock:
-                self._results.looked_up(task, error, found)
+                self._results.on_lookup(task, error, found)
 
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
         self._store.chunks_read.answered()
@@ -189,7 +189,7 @@ class ChunkReading:
 
     # ------------------------------------------------------------ the engine's thread
 
-    def tables_to_request(self, closed: ClosedWindow) -> list[bytes]:
+    def keys_to_request(self, closed: ClosedWindow) -> list[bytes]:
         """The keys to read again that are not stored yet. Those of a task that reads missing rows
         are stored until they have been read.
         """
@@ -201,7 +201,7 @@ class ChunkReading:
         own = set(task.request.keys or ())
         return [key for key in closed.refetch if self._keys.texts(key, closed.schema) not in own]
 
-    def closed(self, closed: ClosedWindow) -> ChunkItem | None:
+    def on_window_closed(self, closed: ClosedWindow) -> ChunkItem | None:
         """The item to append. Takes no lock except the actions' inbox."""
         task = self._queue.find(closed.window.chunk_id)
         if task is None:
@@ -218,7 +218,7 @@ class ChunkReading:
                 closed.rows = closed.rows.filter(~is_absent)
 
         def done(_offset: int) -> None:
-            self._actions.post(lambda: self._results.durable(task, closed, absent))
+            self._actions.post(lambda: self._results.on_durable(task, closed, absent))
 
         if not len(closed.rows):
             done(-1)
@@ -262,7 +262,7 @@ class ChunkReading:
             self._actions.engine.discard(window)
             with self._lock:
                 if self._is_open(window, task):
-                    self._results.void(VoidedWindow(window, VoidReason.DISCARDED))
+                    self._results.on_void(VoidedWindow(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
         """Is the window still open? Otherwise it has closed, or was voided and the task is read

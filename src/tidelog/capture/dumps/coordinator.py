@@ -46,7 +46,7 @@ TURN_S = 0.05
 class DumpCoordinator:
     """Runs dumps. Public methods may be called from any thread.
 
-    The engine's thread calls ``closed``, ``voided``, ``moved`` and ``refetch`` while it holds its
+    The engine's thread calls its ``on_…`` methods and ``refetch`` while it holds its
     own lock: these do not take the coordinator's, under which nothing waits for the engine's.
 
     Args:
@@ -268,17 +268,17 @@ class DumpCoordinator:
 
     # ------------------------------------------------------------ from the engine's thread
 
-    def closed(self, closed: ClosedWindow) -> ChunkItem | None:
+    def on_window_closed(self, closed: ClosedWindow) -> ChunkItem | None:
         """Handle a closed window: returns what to append. Stores keys to read again first."""
-        again = self._reading.tables_to_request(closed)
+        again = self._reading.keys_to_request(closed)
         if again:
             self.refetch(closed.schema, again)
-        return self._reading.closed(closed)
+        return self._reading.on_window_closed(closed)
 
-    def voided(self, voided: VoidedWindow) -> None:
-        self._actions.post(lambda: self._results.void(voided))
+    def on_window_voided(self, voided: VoidedWindow) -> None:
+        self._actions.post(lambda: self._results.on_void(voided))
 
-    def moved(self, moved: ChangedKeysToRead) -> None:
+    def on_keys_changed(self, moved: ChangedKeysToRead) -> None:
         """Store keys that got rows with missing columns, before the records are appended."""
         self.refetch(moved.schema, list(moved.keys))
 
@@ -339,7 +339,7 @@ class DumpCoordinator:
             if task is None:
                 return False
             self._queue.give(task)
-            self._throttle.begun(now)
+            self._throttle.on_chunk_start(now)
         self._readers.give(task)
         return True
 

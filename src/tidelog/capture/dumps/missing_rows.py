@@ -282,7 +282,7 @@ class MissingRowsQueue:
                 piece.reading.difference_update(taken.keys)
                 self._remove(refetch_table, piece, read)
 
-    def dumped(self, table: str, since: int) -> None:
+    def on_table_dumped(self, table: str, since: int) -> None:
         """Remove quarantined keys requested up to the request ``since``: all rows of the table were
         read after it.
         """

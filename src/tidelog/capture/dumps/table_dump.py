@@ -113,7 +113,7 @@ class DumpTables:
 
     def _fetch_keys(self, dump_table: DumpTable, key_set: str, first: int) -> None:
         keys = self._store.keys_of(key_set, first, PIECE_KEYS)
-        self._actions.post(lambda: self._queue.keys_fetched(dump_table, first, keys))
+        self._actions.post(lambda: self._queue.add_fetched_keys(dump_table, first, keys))
 
     def begin(self, dump: DumpState) -> None:
         """Report once that the dump starts, and which of its tables can't be dumped."""
@@ -174,11 +174,11 @@ class DumpTables:
 
         def look_up() -> None:
             found = self.look_up(run.progress)
-            self._actions.post(lambda: self._looked_up(run, found, look_up))
+            self._actions.post(lambda: self._on_lookup(run, found, look_up))
 
         self._effect(run, look_up)
 
-    def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
+    def _on_lookup(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
         if run.ended:
             return
         if run.dump.status is DumpStatus.PAUSED:
@@ -254,7 +254,7 @@ class DumpTables:
     def _complete_if_read(self, run: TableRun) -> None:
         """Append the dump's last record once all is read, including the keys to read again."""
         dump, progress = run.dump, run.progress
-        if not self._queue.exhausted(progress):
+        if not self._queue.is_exhausted(progress):
             return
         if not progress.complete:
             self.fail(dump, progress, progress.lost)
@@ -268,7 +268,7 @@ class DumpTables:
         run.transition(TableRunInput.ALL_READ)
 
         def completed(offset: int) -> None:
-            self._actions.post(lambda: self.done(dump, progress, offset))
+            self._actions.post(lambda: self.complete(dump, progress, offset))
 
         record = completed_record(dump, progress)
         self._effect(run, lambda: self._actions.engine.append_control(record, completed))
@@ -303,7 +303,7 @@ class DumpTables:
         upto = None if now - since < REFETCH_END_S else number
         return self._refetch_queue.has_pending(run.progress.table, upto)
 
-    def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
+    def complete(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """Complete the table; its last record has this ``offset``."""
         run = self._runs.get((dump.dump_id, progress.table))
         ended = progress.status in FINISHED
@@ -312,9 +312,9 @@ class DumpTables:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             if whole_table(progress):
-                self._refused.dumped(TableName.parse(progress.table))
+                self._refused.on_table_dumped(TableName.parse(progress.table))
             if whole_table(progress) and run is not None and run.asked_before is not None:
-                self._refetch_queue.dumped(progress.table, run.asked_before)
+                self._refetch_queue.on_table_dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
         self._finish(dump, lambda: None if ended else self._notices.scanned(dump, progress))
 
@@ -361,7 +361,7 @@ class DumpTables:
         if progress.status not in FINISHED and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):
-                self._refused.failed(table, str(error))
+                self._refused.on_dump_failed(table, str(error))
             else:
                 self._refused.require_dump(table)
             self._store.after(self._refused.flush)

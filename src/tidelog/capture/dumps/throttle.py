@@ -79,8 +79,8 @@ class ThrottleSettings:
 class Throttle:
     """Applies the limits. The caller provides the clock (seconds, monotonic) and a lock.
 
-    Call `read` after every `begun`, with 0 rows if the chunk failed: otherwise its reserved rows
-    count as read.
+    Call `on_chunk_read` after every `on_chunk_start`, with 0 rows if the chunk failed: otherwise
+    its reserved rows count as read.
     """
 
     def __init__(self, settings: ThrottleSettings) -> None:
@@ -127,7 +127,7 @@ class Throttle:
         # Ignore a rounding error: a clock may not even advance by it.
         return wait_s if wait_s > LEAST_WAIT_S else 0.0
 
-    def begun(self, now: float) -> None:
+    def on_chunk_start(self, now: float) -> None:
         """Note that a chunk begins."""
         self._touched_at = now
         if self._settings.rows_per_second:
@@ -145,16 +145,16 @@ class Throttle:
             return 0.0
         return min(self._select_s / self._pace, MAX_SPREAD_S)
 
-    def wrote(self, now: float, seconds: float) -> None:
+    def on_watermark(self, now: float, seconds: float) -> None:
         """Note that a watermark was written and committed in ``seconds``."""
-        self._commits.wrote(now, seconds)
+        self._commits.on_watermark(now, seconds)
 
-    def read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:
+    def on_chunk_read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:
         """Note that a chunk's SELECT returned ``rows`` after ``seconds``; 0 and 0.0 if it never
         ran. ``rested_s`` of them it paused, to be spread.
         """
         self._touched_at = now
-        self._commits.chunk()
+        self._commits.on_chunk_read()
         if rows:
             self._chunk_rows = _smooth(self._chunk_rows, float(rows))
         if seconds:
@@ -177,7 +177,7 @@ class Throttle:
         commits; None: not known. Call it about once a second; decisions are made here.
         """
         self._lag_bytes, self._replica_lag_s = lag_bytes, replica_lag_s
-        self._commits.count(now, commits)
+        self._commits.on_commits(now, commits)
         self._commit_delay_s = self._commits.delay_s(now)
         worst, ratio = self._worst(now)
         since_s = now - self._decided_at
@@ -320,7 +320,7 @@ class CommitTimes:
         self._counted: tuple[float, int, int] | None = None  # when, commits, chunks until then
         self._others_s: float | None = None  # transactions of others per second
 
-    def wrote(self, now: float, seconds: float) -> None:
+    def on_watermark(self, now: float, seconds: float) -> None:
         """Note that a watermark's commit took ``seconds``."""
         if self._span_at is None or now - self._span_at > CALM_S:
             self._span_at = now
@@ -331,11 +331,11 @@ class CommitTimes:
         self._marks.append(seconds)
         self._marked_at = now
 
-    def chunk(self) -> None:
+    def on_chunk_read(self) -> None:
         """Count a chunk: its transactions are our own."""
         self._chunks += 1
 
-    def count(self, now: float, commits: int | None) -> None:
+    def on_commits(self, now: float, commits: int | None) -> None:
         """Update the source's counter of commits; None: it has none."""
         if commits is None:
             self._counted = self._others_s = None

@@ -22,7 +22,7 @@ class ReadRate:
         self._budget = 0.0
         self._at: float | None = None
 
-    def took(self, size: int) -> None:
+    def add(self, size: int) -> None:
         """Note bytes that were read."""
         if self._limit is not None:
             self._budget -= size

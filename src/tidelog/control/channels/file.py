@@ -72,7 +72,7 @@ class SignalFile:
         try:
             with self._path.open("rb") as file:
                 stored = self._stored()
-                position = _found(file, stored)
+                position = _current_position(file, stored)
                 if position.offset == os.fstat(file.fileno()).st_size and position == stored:
                     return False
                 file.seek(position.offset)
@@ -137,7 +137,7 @@ class SignalFile:
             self._complaint = text
 
 
-def _found(file: BinaryIO, position: FilePosition) -> FilePosition:
+def _current_position(file: BinaryIO, position: FilePosition) -> FilePosition:
     """The position in the file as it is now: the beginning, if what was read is no longer in it."""
     size = os.fstat(file.fileno()).st_size
     if position.offset and (

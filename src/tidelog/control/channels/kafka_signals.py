@@ -211,7 +211,7 @@ class KafkaSignals:
         sizes = {"queued.max.messages.kbytes": 4096, "queued.min.messages": AT_ONCE}
         return Consumer(sizes | common(self._place.settings) | ours, logger=librdkafka_log)
 
-    def _known(self, topic_id: str) -> dict[str, Any] | None:
+    def _stored_position(self, topic_id: str) -> dict[str, Any] | None:
         """The stored position; None: the topic was never read, or was recreated since."""
         document = self._state.get(STATE_KEY)
         if document is None or document.value["topic"] != self._place.topic:
@@ -222,12 +222,12 @@ class KafkaSignals:
         """Add the stored topic id if brokers return none now: it identifies signals."""
         if facts.topic_id != NO_TOPIC_ID:
             return facts
-        known = self._known(facts.topic_id)
+        known = self._stored_position(facts.topic_id)
         return facts if known is None else replace(facts, topic_id=known["topic_id"])
 
     def _start(self, facts: TopicFacts, low: int, high: int) -> int:
         """The offset to resume at; it is stored if it is not the stored one."""
-        known = self._known(facts.topic_id)
+        known = self._stored_position(facts.topic_id)
         if known is None:
             offset = high if self._begins_at_end else low
         elif low <= known["offset"] <= high:
@@ -255,7 +255,7 @@ class KafkaSignals:
             found = consumer.consume(AT_ONCE, timeout=POLL_S)
             whole = [message for message in found if message.error() is None]
             if whole:
-                ours = [self._received(each) for each in whole if self._is_ours(each)]
+                ours = [self._to_received(each) for each in whole if self._is_ours(each)]
                 self._report_others(len(whole) - len(ours))
                 until, given = _offset(whole[-1]) + 1, [each for each in ours if each.value]
                 self._hand_over(Batch(facts.topic_id, until, given))
@@ -281,7 +281,7 @@ class KafkaSignals:
     def _is_ours(self, message: Message) -> bool:
         return message.key() == self._key
 
-    def _received(self, message: Message) -> Received:
+    def _to_received(self, message: Message) -> Received:
         value: Any = message.value() or b""
         return Received(_offset(message), value[: MAX_SIGNAL_BYTES + 1])
 

@@ -274,7 +274,7 @@ def _start(call: _Call) -> tuple[int, Any]:
     dump_id = body.dump_id or new_id().lower()
     command = build(ExecuteSnapshot, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
-    if not call.backend.mailbox.key_used(key) and _known(call, dump_id) is not None:
+    if not call.backend.mailbox.key_used(key) and _find_dump(call, dump_id) is not None:
         raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
     return call.send(command, key, dump_id)
 
@@ -314,13 +314,13 @@ def _notifications(call: _Call) -> tuple[int, Any]:
     return 200, {"notifications": call.backend.notifications(after, limit)}
 
 
-def _known(call: _Call, dump_id: str) -> dict[str, Any] | None:
+def _find_dump(call: _Call, dump_id: str) -> dict[str, Any] | None:
     dumps: list[dict[str, Any]] = call.backend.summary()["dumps"]
     return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
 
 
 def _dump(call: _Call) -> dict[str, Any]:
-    found = _known(call, call.request.path_params["id"])
+    found = _find_dump(call, call.request.path_params["id"])
     if found is None:
         raise HttpError(404, "NotFound", "there is no such dump (any more); see /dumps")
     return found

@@ -119,25 +119,25 @@ class _Registry:
         return self._store.subjects()
 
     def versions(self, request: Request, _body: bytes) -> Any:
-        return [known.version for known in self._of_subject(request)]
+        return [known.version for known in self._subject_versions(request)]
 
     def version(self, request: Request, _body: bytes) -> Any:
         found = self._version(request)
-        return _described(found)
+        return _describe(found)
 
     def version_text(self, request: Request, _body: bytes) -> Any:
         return json.loads(self._version(request).text)
 
     def look_up(self, request: Request, body: bytes) -> Any:
         """The version with the schema in the body."""
-        known = self._of_subject(request)
+        known = self._subject_versions(request)
         try:
             wanted = json.loads(json.loads(body)["schema"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _Refused(_BAD_SCHEMA, 'the body is {"schema": "…"}, an Avro schema') from None
         for each in known:
             if json.loads(each.text) == wanted:
-                return _described(each)
+                return _describe(each)
         raise _Refused(_NO_SCHEMA, "Schema not found")
 
     def refuse(self, request: Request, _body: bytes) -> Any:
@@ -145,18 +145,18 @@ class _Registry:
         raise _Refused(_READ_ONLY, f"Subject '{subject}' is in read-only mode")
 
     def schema(self, request: Request, _body: bytes) -> Any:
-        return {"schema": self._of_id(request)[0].text}
+        return {"schema": self._schemas_by_id(request)[0].text}
 
     def schema_text(self, request: Request, _body: bytes) -> Any:
-        return json.loads(self._of_id(request)[0].text)
+        return json.loads(self._schemas_by_id(request)[0].text)
 
     def schema_subjects(self, request: Request, _body: bytes) -> Any:
-        return sorted(known.subject for known in self._of_id(request))
+        return sorted(known.subject for known in self._schemas_by_id(request))
 
     def schema_versions(self, request: Request, _body: bytes) -> Any:
-        return [{"subject": k.subject, "version": k.version} for k in self._of_id(request)]
+        return [{"subject": k.subject, "version": k.version} for k in self._schemas_by_id(request)]
 
-    def _of_subject(self, request: Request) -> list[MessageSchema]:
+    def _subject_versions(self, request: Request) -> list[MessageSchema]:
         subject = request.path_params["subject"]
         found = self._store.by_subject(subject)
         if not found:
@@ -164,7 +164,7 @@ class _Registry:
         return found
 
     def _version(self, request: Request) -> MessageSchema:
-        known, wanted = self._of_subject(request), request.path_params["version"]
+        known, wanted = self._subject_versions(request), request.path_params["version"]
         if wanted in ("latest", "-1"):
             return known[-1]
         if not wanted.isdecimal():
@@ -174,7 +174,7 @@ class _Registry:
                 return each
         raise _Refused(_NO_VERSION, f"Version {wanted} not found.")
 
-    def _of_id(self, request: Request) -> list[MessageSchema]:
+    def _schemas_by_id(self, request: Request) -> list[MessageSchema]:
         wanted = request.path_params["id"]
         found = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
         if not found:
@@ -182,7 +182,7 @@ class _Registry:
         return found
 
 
-def _described(known: MessageSchema) -> dict[str, Any]:
+def _describe(known: MessageSchema) -> dict[str, Any]:
     return {
         "subject": known.subject,
         "version": known.version,

@@ -37,24 +37,24 @@ class ProcessorChain:
         """Are events consumed as they were polled?"""
         return not self.transforms and self.serializer is None
 
-    def transformed(self, events: Sequence[Event]) -> list[Event]:
+    def transform(self, events: Sequence[Event]) -> list[Event]:
         """The events after the transforms, in order."""
         if not self.transforms:
             return list(events)
         return [made for event in events for made in self._transform_all(event)]
 
-    def prepared(
+    def prepare(
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
-        """The events after `transformed`, and serialized if there is a serializer."""
+        """The events after `transform`, and serialized if there is a serializer."""
         left: Sequence[Event] = events
         if self.transforms or not isinstance(events, Events):
-            left = self.transformed(events)
+            left = self.transform(events)
         serializer = self.serializer
         if serializer is None or not left:
             return left
         try:
-            return self._serialized(serializer, left, end, generation)
+            return self._serialize(serializer, left, end, generation)
         except ConsumerError as error:
             if self.dead_letters is None or _is_for_all(error):
                 raise
@@ -67,10 +67,10 @@ class ProcessorChain:
         return [
             each
             for half in (events[:middle], events[middle:])
-            for each in serializing.prepared(half, end, generation)
+            for each in serializing.prepare(half, end, generation)
         ]
 
-    def regrouped(self, events: Sequence[Event], end: int, generation: str) -> Events:
+    def regroup(self, events: Sequence[Event], end: int, generation: str) -> Events:
         """`Events.of`; events of a transform that Arrow can't hold are skipped if that is
         tolerated.
         """
@@ -165,7 +165,7 @@ class ProcessorChain:
                 raise
             self.dead_letters.put(_event(each), error)
 
-    def _serialized(
+    def _serialize(
         self, serializer: Serializer, left: Sequence[Event], end: int, generation: str
     ) -> Sequence[Message]:
         try:
@@ -185,14 +185,14 @@ class ProcessorChain:
 
     def _apply(self, transform: Transform, event: Event) -> Sequence[Event]:
         try:
-            return self._transformed(transform, event)
+            return self._call_transform(transform, event)
         except ConsumerError as error:
             if self.dead_letters is None or _is_for_all(error):
                 raise
             self.dead_letters.put(event, error)
             return ()
 
-    def _transformed(self, transform: Transform, event: Event) -> Sequence[Event]:
+    def _call_transform(self, transform: Transform, event: Event) -> Sequence[Event]:
         try:
             # A generator works when it is read: a retry must include that.
             return self.retries.call(lambda: _events_from(transform(event), event), "transform")

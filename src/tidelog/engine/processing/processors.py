@@ -125,13 +125,13 @@ class BatchProcessor:
         taken: Events | list[Event | Message] = records
         if not chain.does_nothing:
             prepared: list[Event | Message] = []
-            for originals, part in _prepared(chain, self._service, records):
+            for originals, part in _prepare_all(chain, self._service, records):
                 _mark_left_out(self._committer, originals, part)
                 prepared += part
             taken = prepared
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
-                taken = chain.regrouped(events, records.end, records.generation)
+                taken = chain.regroup(events, records.end, records.generation)
                 if len(taken) < len(events):
                     _mark_left_out(self._committer, events, taken)
             if not taken:
@@ -162,7 +162,7 @@ class InOrderProcessor:
         if self._chain.does_nothing:
             self._consume(records)
         else:
-            for originals, part in _prepared(self._chain, self._service, records):
+            for originals, part in _prepare_all(self._chain, self._service, records):
                 self._consume(part)
                 _mark_left_out(self._committer, originals, part)
         self._committer.mark_batch_finished()
@@ -210,7 +210,7 @@ class ParallelProcessor:
 
     def process_records(self, records: Events) -> None:
         if self._chain.serializes_apart:
-            for originals, part in _prepared(self._chain, self._service, records):
+            for originals, part in _prepare_all(self._chain, self._service, records):
                 self._consume(self._chain.consuming(), part, records)
                 _mark_left_out(self._committer, originals, part)
         else:
@@ -266,7 +266,7 @@ class ParallelProcessor:
         chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
-def _prepared(
+def _prepare_all(
     chain: ProcessorChain, service: RecordService, records: Events
 ) -> Iterator[tuple[Sequence[Event], Sequence[Event | Message]]]:
     """Slices of the events with their prepared results, in order; all run at the same time."""
@@ -282,7 +282,7 @@ def _prepared(
         for part in parts:
             futures.append(
                 service.submit(
-                    lambda part=part: chain.prepared(part, records.end, records.generation)  # type: ignore[misc]
+                    lambda part=part: chain.prepare(part, records.end, records.generation)  # type: ignore[misc]
                 )
             )
         for part, future in zip(parts, futures, strict=True):

@@ -86,7 +86,7 @@ class EventWork:
             letters if self.tolerant else None,
         )
         # All events at once: a serializer's call for each would be most of the work.
-        prepared = chain.prepared(events, events.end, events.generation)
+        prepared = chain.prepare(events, events.end, events.generation)
         if self.consumer is None:
             return Done([_result(each) for each in prepared], letters.held)
         for each in prepared:
@@ -108,7 +108,7 @@ class WorkerChain(ProcessorChain):
 
     workers: Workers | None = None
 
-    def prepared(
+    def prepare(
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
         originals = {event.number: event for event in events}

@@ -135,7 +135,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ObjectStorage:
-    """A prefix of a bucket. See `tidelog.eventlog.storage.Storage`.
+    """A prefix of a bucket. See `tidelog.eventlog.storage.port.Storage`.
 
     Args:
         url: URL such as ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.

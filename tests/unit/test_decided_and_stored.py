@@ -80,7 +80,7 @@ class Decided:
         """The last records of its tables are durable."""
         with self.coordinator._lock:
             for progress in dump.tables:
-                self.coordinator._tables.done(dump, progress, 9)
+                self.coordinator._tables.complete(dump, progress, 9)
 
 
 def test_capture_that_ends_behind_its_dump_ends_once_that_is_stored(state: SqliteState) -> None:

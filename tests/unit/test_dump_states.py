@@ -106,5 +106,5 @@ def test_what_stands_in_no_table_is_refused() -> None:
 
 def test_table_that_says_two_things_is_refused() -> None:
     row = Row(DumpStatus.QUEUED, DumpInput.BEGIN, DumpStatus.RUNNING)
-    with pytest.raises(TransitionError, match="stand twice"):
+    with pytest.raises(TransitionError, match="are there twice"):
         Transitions("dump", "", DumpStatus.QUEUED, (row, row._replace(then=DumpStatus.PAUSED)))

@@ -176,7 +176,7 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
         store.finish_if_done(dump)
 
     ended("initial", "initial", TableStatus.FAILED)
-    ended("auto-1", "the dump before failed", answer)
+    ended("auto-1", "the last dump failed", answer)
     for number in range(10):
         ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
     assert to_repeat(store.all()) == []

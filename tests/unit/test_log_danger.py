@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
+from tidelog.capture.limits.dump_gate import DumpBlockCause, DumpGate
 from tidelog.capture.limits.log_guard import (
     EASED,
     STOP_AFTER_S,
@@ -91,7 +91,10 @@ def test_dumps_are_held_while_there_is_a_danger() -> None:
     assert looking.gate.blocks_dumps
     assert not looking.gate.blocks_all
     (hold,) = looking.gate.summary()
-    assert (hold["why"], "log_danger_bytes" in hold["reason"]) == (DumpBlocks.LOG_IN_DANGER, True)
+    assert (hold["why"], "log_danger_bytes" in hold["reason"]) == (
+        DumpBlockCause.LOG_IN_DANGER,
+        True,
+    )
     looking.check(80, after_s=10 * STOP_AFTER_S)
     (later,) = looking.gate.summary()
     assert later["since_ms"] == hold["since_ms"]

@@ -11,7 +11,7 @@ from tidelog.app.remote_control import status
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
-from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
+from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.spark.delivery.output_loop import RunningBatch
 from tidelog.spark.delivery.run import BatchProgress, _Book
@@ -32,8 +32,10 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     state = SqliteState(config.state.url)
     state.put(STATUS_KEY, {"updated_ms": 0}, None)
     state.close()
-    stopped = {"files": Stopped("OutputRefusedError", "f can't be written", 77)}
-    delivered = {"delta": Delivered(12_000, 3.0, 55, 4, 44, Stopped("OutputError", "no route", 33))}
+    stopped = {"files": OutputFailure("OutputRefusedError", "f can't be written", 77)}
+    delivered = {
+        "delta": DeliveryStats(12_000, 3.0, 55, 4, 44, OutputFailure("OutputError", "no route", 33))
+    }
     outputs = {"delta": end, "files": 0}
     consumers = Consumers(built.log.storage)
     consumers.register("pipeline", 0, outputs, {}, stopped, delivered=delivered)
@@ -66,8 +68,8 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
 
 def test_what_another_version_told_of_deliveries_is_read(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
-    found = Delivered.from_json({"batch_s": 1.5, "of_a_later_version": 7})
-    assert found == Delivered(batch_s=1.5)
+    found = DeliveryStats.from_json({"batch_s": 1.5, "of_a_later_version": 7})
+    assert found == DeliveryStats(batch_s=1.5)
     Consumers(built.log.storage).register("before", 0, {"delta": 0})
     (read,) = Consumers(built.log.storage).all()
     assert read.delivered == {}
@@ -77,7 +79,7 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     built = BuiltLog(tmp_path / "log")
     consumers = Consumers(built.log.storage)
 
-    def noted() -> dict[str, Delivered]:
+    def noted() -> dict[str, DeliveryStats]:
         (found,) = consumers.all()
         return dict(found.delivered)
 
@@ -86,7 +88,7 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     failure = noted()["api"].failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("OutputError", "the API does not answer")
-    assert noted()["lake"] == Delivered()
+    assert noted()["lake"] == DeliveryStats()
     book.failed("lake", RuntimeError("a value of a row"))  # not ours: it may hold one
     failure = noted()["lake"].failure
     assert failure is not None
@@ -124,7 +126,7 @@ def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> 
     built = BuiltLog(tmp_path / "log")
     book = _Book(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
 
-    def noted() -> Delivered:
+    def noted() -> DeliveryStats:
         (found,) = Consumers(built.log.storage).all()
         return found.delivered["api"]
 

@@ -71,7 +71,7 @@ class StatusStore:
             return
         logger.warning(
             "all tables are dumped again, because the state store is older than the event log: it "
-            "was put back to an earlier state, or lost what was written last"
+            "was restored to an earlier state, or lost what was written last"
         )
         state.put(GAP_KEY, begin, None)
 
@@ -94,7 +94,7 @@ def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -
     if dumps and not all(map(holds, rests_on)):
         logger.warning(
             "all tables are dumped again, because the event log does not hold all that the state "
-            "store knows as done: it was put back to an earlier state, or lost its end"
+            "store knows as done: it was restored to an earlier state, or lost its end"
         )
         state.put(GAP_KEY, begin, None)
 

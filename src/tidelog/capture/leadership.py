@@ -99,7 +99,7 @@ class LeaseKeeper:
         if self._lost is not None:
             raise self._lost
         if self._stopped.is_set():  # a thread outlived its session
-            raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was given back")
+            raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was released")
         if boot_clock() >= self._until:
             self._lost = LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "

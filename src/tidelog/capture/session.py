@@ -91,7 +91,7 @@ class CaptureSession:
         snapshot_reader: ChunkReader,
         refused: UnsupportedTables,
         state: RetryingStateStore,
-        housekeeping: SessionMaintenance,
+        maintenance: SessionMaintenance,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
@@ -116,7 +116,7 @@ class CaptureSession:
         self._snapshot_reader = snapshot_reader
         self._refused = refused
         self._state = state
-        self._housekeeping = housekeeping
+        self._maintenance = maintenance
         self._chunks, self._holds, self._status_store = chunks, holds, status_store
         self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
         self._complete = self._acts = False
@@ -141,7 +141,7 @@ class CaptureSession:
         self._source = SourceMonitor()
         self._poll_soon = threading.Event()
         self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
-        self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
+        self._turn_s = SLOW_TURN_S if maintenance.look_every_s else TURN_S
         self._publish_at = 0.0
         self._published: list[Any] = []  # a change of this is published at once
 
@@ -163,7 +163,7 @@ class CaptureSession:
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
                 (COMMANDS, self._act_on_commands),
                 ("tidelog-status", self._report_status),
-                ("tidelog-housekeeping", self._run_periodic_work),
+                ("tidelog-source-polls", self._run_periodic_work),
                 ("tidelog-maintenance", self._maintain),
                 ("tidelog-stop", lambda: self._wait_for(stop)),
             )
@@ -271,7 +271,7 @@ class CaptureSession:
         while not self._ended.wait(self._turn_s):
             self._acts = True
             try:
-                self._housekeeping.commands()
+                self._maintenance.commands()
             except GapError:
                 raise
             except WAITED_FOR as error:
@@ -296,8 +296,8 @@ class CaptureSession:
         self._ended.set()
 
     def _run_periodic_work(self) -> None:
-        due = dict.fromkeys(("load", "look"), 0.0)
-        every = {"load": STATUS_EVERY_S, "look": POLL_EVERY_S}
+        due = dict.fromkeys(("load", "catalogue"), 0.0)
+        every = {"load": STATUS_EVERY_S, "catalogue": POLL_EVERY_S}
         hints_from = 0.0
         while not self._ended.wait(self._turn_s):
             try:
@@ -307,7 +307,7 @@ class CaptureSession:
             now = time.monotonic()
             if self._poll_soon.is_set() and now >= hints_from:
                 self._poll_soon.clear()
-                due["look"] = now
+                due["catalogue"] = now
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]
                 began = time.monotonic()
@@ -317,7 +317,7 @@ class CaptureSession:
                     raise  # the log must not be read on
                 except TRANSIENT as error:
                     logger.warning("%s: %s", work, error)
-                if work == "look":
+                if work == "catalogue":
                     took_s = time.monotonic() - began
                     often = self._refused.any_left and now < self._poll_often_until
                     due[work] = now + poll_interval(took_s, HINT_SHARE if often else POLL_SHARE)
@@ -349,7 +349,7 @@ class CaptureSession:
         """Run maintenance in a thread of its own: rolling up thousands of segments takes long."""
         while not self._ended.is_set():
             try:
-                self._housekeeping.maintain()
+                self._maintenance.maintain()
             except (SourceError, StateError) as error:
                 logger.warning("maintenance: %s", error)
             self._ended.wait(MAINTAIN_EVERY_S)
@@ -360,15 +360,15 @@ class CaptureSession:
         status = self.status()
         source = status["source"]
         lag_s = source["lag_s"] if source["error"] is None else None
-        self._housekeeping.activity.poll(time.time(), lag_s)
+        self._maintenance.activity.poll(time.time(), lag_s)
         now = time.monotonic()
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
             with suppress(StateError):  # published later: the lease limits how long capture runs
                 self._status_store.put(self._state.at_once, status)
                 self._published = dumps
-                self._publish_at = now + 2 * self._housekeeping.look_every_s
-        self._housekeeping.on_status(status)
+                self._publish_at = now + 2 * self._maintenance.look_every_s
+        self._maintenance.on_status(status)
 
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
@@ -385,8 +385,8 @@ class CaptureSession:
             "log_paused": None if pause is None else pause.to_json(),
             "log_guard": self._guard_log.summary(),
             "refused": self._refused.summary(),
-            "drops": self._housekeeping.activity.drops(),
-            **self._housekeeping.troubles(),
+            "drops": self._maintenance.activity.drops(),
+            **self._maintenance.troubles(),
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }

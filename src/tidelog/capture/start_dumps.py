@@ -73,7 +73,7 @@ class StartDumps:
         begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
         asked = at_start.dump(begun, not all(dump.finished for dump in starts))
         if gap is not None and (begun or asked != INITIAL_DUMP):
-            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
+            wanted.append((f"{GAP_DUMP}{gap.value}", "the source no longer had all of the log"))
         if asked == INITIAL_DUMP:
             wanted.insert(0, (INITIAL_DUMP, "initial"))
         elif asked is not None:

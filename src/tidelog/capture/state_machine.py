@@ -45,31 +45,31 @@ class Transitions(Generic[S, I]):
     _next: dict[tuple[S, I], S] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for state, news, then in self.moves():
-            if self._next.setdefault((state, news), then) is not then:
-                raise TransitionError(f"{self.name}: {state.name} and {news.name} stand twice")
+        for state, event, then in self.moves():
+            if self._next.setdefault((state, event), then) is not then:
+                raise TransitionError(f"{self.name}: {state.name} and {event.name} are there twice")
 
-    def after(self, state: S, news: I) -> S:
-        """The state after ``state`` upon ``news``.
+    def after(self, state: S, event: I) -> S:
+        """The state after ``state`` upon ``event``.
 
         Raises:
             TransitionError: if the table has no row for it.
         """
         try:
-            return self._next[state, news]
+            return self._next[state, event]
         except KeyError:
             raise TransitionError(
-                f"a {self.name} that is {_name(state)} can't meet {_name(news)!r}: this is a "
+                f"a {self.name} that is {_name(state)} can't meet {_name(event)!r}: this is a "
                 "mistake in Tidelog, please report it; capture restarts from what is stored"
             ) from None
 
-    def allows(self, state: S, news: I) -> bool:
-        return (state, news) in self._next
+    def allows(self, state: S, event: I) -> bool:
+        return (state, event) in self._next
 
     def moves(self) -> Iterator[tuple[S, I, S]]:
         """Everything that the table allows."""
         yield from ((row.state, row.input, row.then) for row in self.rows)
-        yield from ((state, news, state) for state, several in self.stays for news in several)
+        yield from ((state, event, state) for state, several in self.stays for event in several)
 
     def ends(self) -> set[S]:
         """The states that have no transition to another one."""

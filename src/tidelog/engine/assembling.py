@@ -36,7 +36,7 @@ from tidelog.engine.processing.processes import WorkerProcesses
 from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
 from tidelog.engine.processing.workers import EventWork, MakeWorkers, WorkerChain, Workers
 from tidelog.engine.retries import Retries
-from tidelog.engine.running_task import Processes
+from tidelog.engine.running_task import RecordHandler
 from tidelog.errors import ConfigError
 
 MakeRecordProcessor = Callable[[], RecordProcessor]
@@ -137,7 +137,7 @@ def assemble(
         committer: TaskCommitter,
         retries: Retries,
         stopping: threading.Event,
-    ) -> Processes:
+    ) -> RecordHandler:
         committer.most_open_batches = most_open_batches
         if record_processor is not None:
             processor = _create_processor(record_processor)

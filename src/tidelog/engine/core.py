@@ -35,7 +35,7 @@ from tidelog.engine.processing.consumer_loop import ConsumerLoop
 from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
-from tidelog.engine.running_task import Processes, RunningTask
+from tidelog.engine.running_task import RecordHandler, RunningTask
 from tidelog.engine.state_machine import EngineState, StateCell
 from tidelog.errors import (
     ConfigError,
@@ -47,7 +47,7 @@ from tidelog.errors import (
 
 logger = logging.getLogger(__name__)
 
-MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], Processes]
+MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], RecordHandler]
 
 
 _INSIDE: ContextVar[tuple[EngineCore, ...]] = ContextVar("inside", default=())
@@ -280,7 +280,7 @@ class EngineCore:
             if first:
                 self._failure = error
         if not first:
-            logger.error("while the engine stops, a %s", type(error).__name__)
+            logger.error("another error while the engine stops: %s", type(error).__name__)
         self._states.stop()
         self._stopping.set()
 

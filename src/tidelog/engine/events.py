@@ -104,10 +104,10 @@ class Event:
         changed = None if self._changed is None else self._changed.get("after")
         if changed is not None:
             return tuple(name for name in self._batch.schema.column_names if name not in changed)
-        return self._told_missing
+        return self._log_missing
 
     @property
-    def _told_missing(self) -> tuple[str, ...]:
+    def _log_missing(self) -> tuple[str, ...]:
         return tuple(self._batch.value("missing", self._row) or ())
 
     @property
@@ -120,9 +120,9 @@ class Event:
         row = self._batch.value("before", self._row)
         if row is None:
             return None
-        told = self._batch.old_names
+        names = self._batch.old_names
         named = zip(self._batch.schema.column_names, row, strict=True)
-        return RowImage(named if told is None else (each for each in named if each[0] in told))
+        return RowImage(named if names is None else (each for each in named if each[0] in names))
 
     @property
     def after(self) -> RowImage | None:
@@ -133,7 +133,7 @@ class Event:
         if row is None:
             return None
         named = zip(self._batch.schema.column_names, row, strict=True)
-        missing = self._told_missing
+        missing = self._log_missing
         return RowImage((each for each in named if each[0] not in missing) if missing else named)
 
     @property
@@ -145,10 +145,10 @@ class Event:
         old, row = (self._batch.value(name, self._row) for name in ("before", "after"))
         if not names or (old is None and row is None):
             return None
-        untold = self._told_missing if row is not None and old is not None else ()
+        missing = self._log_missing if row is not None and old is not None else ()
         index = self._batch.schema.column_index
         return RowImage(
-            (name, (old if row is None or name in untold else row)[index(name)]) for name in names
+            (name, (old if row is None or name in missing else row)[index(name)]) for name in names
         )
 
     @property

@@ -25,8 +25,8 @@ _MARKS_S: Final = 0.02
 _WARN_AFTER_S: Final = 10.0
 
 
-class Processes(Protocol):
-    """Processes the task's batches."""
+class RecordHandler(Protocol):
+    """RecordHandler the task's batches."""
 
     def process_records(self, records: Events) -> object: ...
 
@@ -49,7 +49,7 @@ class RunningTask:
     def __init__(
         self,
         task: SourceTask,
-        processor: Processes,
+        processor: RecordHandler,
         committer: TaskCommitter,
         retries: Retries,
         stopping: threading.Event,

@@ -46,7 +46,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class OutputFailure:
     """The error that stopped an output: its kind and message, without values, and since when."""
 
     kind: str
@@ -55,7 +55,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryStats:
     """Statistics of an output's deliveries.
 
     Attributes:
@@ -76,7 +76,7 @@ class Delivered:
     committed_ms: int | None = None
     rejected: int = 0
     rejected_ms: int | None = None
-    failure: Stopped | None = None
+    failure: OutputFailure | None = None
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0
@@ -85,11 +85,11 @@ class Delivered:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Delivered:
+    def from_json(cls, data: Mapping[str, Any]) -> DeliveryStats:
         """Read the document; another version may have more fields, or fewer."""
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         failure = known.pop("failure", None)
-        return cls(**known, failure=None if failure is None else Stopped(**failure))
+        return cls(**known, failure=None if failure is None else OutputFailure(**failure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Consumer:
     updated_ms: int
     outputs: Mapping[str, int] = field(default_factory=dict)
     destinations: Mapping[str, Destination] = field(default_factory=dict)
-    stopped: Mapping[str, Stopped] = field(default_factory=dict)
+    stopped: Mapping[str, OutputFailure] = field(default_factory=dict)
     former: Mapping[str, Destination] = field(default_factory=dict)
     epoch: int = 0
-    delivered: Mapping[str, Delivered] = field(default_factory=dict)
+    delivered: Mapping[str, DeliveryStats] = field(default_factory=dict)
     engine: bool = False
 
 
@@ -134,10 +134,10 @@ class Consumers:
         offset: int,
         outputs: Mapping[str, int] | None = None,
         destinations: Mapping[str, Destination] | None = None,
-        stopped: Mapping[str, Stopped] | None = None,
+        stopped: Mapping[str, OutputFailure] | None = None,
         former: Mapping[str, Destination] | None = None,
         epoch: int = 0,
-        delivered: Mapping[str, Delivered] | None = None,
+        delivered: Mapping[str, DeliveryStats] | None = None,
         engine: bool = False,
     ) -> None:
         """Register or update ``name``: it has processed everything before ``offset``."""
@@ -204,9 +204,11 @@ def _read(storage: Storage, path: str) -> Consumer | None:
             for member in ("destinations", "former")
         )
         moved = data["offset"], data["updated_ms"], data.get("outputs", {})
-        stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
+        stopped = {o: OutputFailure(**each) for o, each in data.get("stopped", {}).items()}
         epoch = int(data.get("epoch", 0))
-        delivered = {o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()}
+        delivered = {
+            o: DeliveryStats.from_json(each) for o, each in data.get("delivered", {}).items()
+        }
         where = destinations, stopped, former
         return Consumer(name, *moved, *where, epoch, delivered, data.get("engine", False))
     except FileNotFoundError:

@@ -58,7 +58,7 @@ def claim(storage: Storage, generation: str, state: StateStore, about: str) -> N
     if found:
         logger.warning(
             "the event log was led through another state store, %s, until now; from here on "
-            "captures that have that one end. Ours is %s",
+            "captures that use that one stop. Ours is %s",
             found.get("about", "unknown"),
             about,
         )

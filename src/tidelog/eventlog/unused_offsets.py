@@ -77,10 +77,10 @@ def _ahead_error(
     ends = "ends" if end == chain.next else "ended when it was restored"
     return OffsetAheadError(
         f"{storage!r}: {who} stands at offset {offset}, but the event log {ends} at {end}: "
-        "it was put back to an earlier state, or lost its end. What was read from there on is not "
-        "in the log. An output goes on under a name that it never had, and at an empty place: a "
-        "copy would keep rows of what is not in the log, and events would be told twice. Any other "
-        f"reader goes on from the offset {end}: docs/how-to/restore.md"
+        "it was restored to an earlier state, or lost its end. What was read from there on is not "
+        "in the log. Give an output a new name and an empty place: a copy would keep rows that are "
+        "not in the log, and events would be delivered twice. Any other reader can resume at "
+        f"offset {end}: docs/how-to/restore.md"
     )
 
 

@@ -395,7 +395,7 @@ class EventLogWriter:
         if not mine:
             self._closed = AppendRaceLostError(
                 f"{self.storage!r}: another writer appended at offset {meta.first}; epoch "
-                f"{self.epoch} (nonce {self.nonce}) leads no more. Restart from the tail."
+                f"{self.epoch} (nonce {self.nonce}) no longer leads. Restart from the tail."
             )
             raise self._closed
         try:

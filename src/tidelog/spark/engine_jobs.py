@@ -16,7 +16,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, EventWork, answer_to, failed_answer, read_answer
+from tidelog.engine.processing.workers import (
+    JobResult,
+    EventWork,
+    answer_to,
+    failed_answer,
+    read_answer,
+)
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.errors import failed_with
@@ -66,7 +72,7 @@ class SparkWorkers:
             )
         self._work = context.broadcast(self._pickled)
 
-    def call(self, events: Events) -> Done:
+    def call(self, events: Events) -> JobResult:
         context, work = self._context, self._work
         assert context is not None
         assert work is not None

@@ -20,7 +20,7 @@ from tidelog.app.capture.run import Capture
 from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import Leader
 from tidelog.config import Config, load_config
-from tidelog.eventlog.consumers import Consumers, Stopped
+from tidelog.eventlog.consumers import Consumers, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.opening import open_state
 
@@ -105,7 +105,9 @@ class Shop:
         except OSError:
             return ""
 
-    def deliver(self, outputs: dict[str, int], stopped: dict[str, Stopped] | None = None) -> None:
+    def deliver(
+        self, outputs: dict[str, int], stopped: dict[str, OutputFailure] | None = None
+    ) -> None:
         """Note what a pipeline notes: how far each output is, in records that it lacks from the
         log's first (0) or last (1) offset.
         """

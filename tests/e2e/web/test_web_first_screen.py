@@ -27,7 +27,7 @@ from tidelog.capture.limits import source_monitor
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
+from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.opening import open_state
 
@@ -93,12 +93,12 @@ def has_dumped(shop: Shop) -> bool:
 def make_trouble(shop: Shop) -> None:
     """As pipeline and verify note it; the rest really is so."""
     now_ms, log = int(time.time() * 1000), EventLog.open(shop.directory / "log")
-    away = Stopped("OutputError", "can't connect: Connection refused", now_ms)
+    away = OutputFailure("OutputError", "can't connect: Connection refused", now_ms)
     offset = log.chain().head
     Consumers(log.storage).register(
         "shop", offset, {"copy": offset, "search": offset}, delivered={
-            "copy": Delivered(failure=away),
-            "search": Delivered(9, 0.5, now_ms, rejected=3, rejected_ms=now_ms, batches=1),
+            "copy": DeliveryStats(failure=away),
+            "search": DeliveryStats(9, 0.5, now_ms, rejected=3, rejected_ms=now_ms, batches=1),
         },
     )  # fmt: skip
     shop.delivers("shop")

@@ -390,7 +390,7 @@ class Capture(Service):
             ),
             forget_log=forget_log,
             give_back=give_back,
-            housekeeping=SessionMaintenance(
+            maintenance=SessionMaintenance(
                 commands=channels.act,
                 maintain=upkeep.act,
                 on_status=on_status,

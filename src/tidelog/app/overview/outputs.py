@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.consumers import Consumer, Consumers, Delivered
+from tidelog.eventlog.consumers import Consumer, Consumers, DeliveryStats
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
@@ -72,7 +72,7 @@ def _outputs(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[
             yield row
 
 
-def _deliveries(told: Delivered) -> dict[str, Any]:
+def _deliveries(told: DeliveryStats) -> dict[str, Any]:
     found: dict[str, Any] = {"rejected": told.rejected, "rejected_ms": told.rejected_ms}
     if told.refused:
         found["refused"] = dict(told.refused)

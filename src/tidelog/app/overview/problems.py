@@ -16,7 +16,7 @@ from tidelog.app.overview.document import (
     problem,
 )
 from tidelog.app.overview.dump_problems import dump_goes_on, dump_problems
-from tidelog.capture.limits.dump_gate import DumpBlocks
+from tidelog.capture.limits.dump_gate import DumpBlockCause
 from tidelog.capture.limits.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
 
@@ -99,7 +99,7 @@ def _held_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
         return
     for hold in status.get("dumps_held") or ():
         span = brief_span(max(0, now_ms - hold["since_ms"]))
-        of_log = hold["why"] == DumpBlocks.LOG_PAUSED
+        of_log = hold["why"] == DumpBlockCause.LOG_PAUSED
         yield Problem(
             "dumps-held",
             Severity.INFO,

@@ -55,7 +55,7 @@ class RelationNames:
                 if other != name
             ]
             if named.captured and known.get(name, relation_id) != relation_id:
-                found.append(RowsUnlogged(named.table, "another table bore its name", xid))
+                found.append(RowsUnlogged(named.table, "another table had its name", xid))
         return found
 
     def store_name(self, named: RelationNamed) -> None:

@@ -189,7 +189,7 @@ class UnsupportedTables:
             cause = None if entry is None else entry["causes"].pop(by, None)
             if entry is None or cause is None or entry["causes"]:
                 continue
-            logger.info("%s is refused no more", name)
+            logger.info("%s is no longer refused", name)
             self._report(name, NotificationType.RESUMED, None)
             self._forget(name)
 

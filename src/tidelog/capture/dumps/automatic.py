@@ -211,7 +211,7 @@ class AutomaticDumps:
             table = TableName.parse(again.table)
             try:
                 if again.at_ms <= now_ms and not self._is_absent(table):
-                    self._dump_if_settled(table, "the dump before failed")
+                    self._dump_if_settled(table, "the last dump failed")
             except (GapError, SourceChangedError, ConnectionLostError):
                 raise
             except SourceError:

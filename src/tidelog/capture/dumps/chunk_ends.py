@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, TableCursor, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, TableCursor, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.table_dump import DumpTables
@@ -135,7 +135,7 @@ class KeyPlanner:
             cursor.plan_count = max(1, min(4 * count, int(PLAN_S / each_s)))
             self._queue.add_planned(cursor, request, ends, last=len(ends) < count)
 
-    def _find_stuck_key(self, reader: ChunkReader, task: Task) -> None:
+    def _find_stuck_key(self, reader: ChunkReader, task: ChunkTask) -> None:
         """Find the key of the row that can't be read, from the index alone: the dump's condition
         may be what fails.
         """

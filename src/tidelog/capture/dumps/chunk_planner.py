@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeysAhead
+from tidelog.capture.dumps.key_sets import PIECE_KEYS, PrefetchedKeys
 from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Key, TableProgress
 from tidelog.capture.dumps.state_machine import (
@@ -30,7 +30,7 @@ DumpTable = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Task:
+class ChunkTask:
     """One chunk to read, and to read again if its window is void."""
 
     table: TableName
@@ -52,10 +52,10 @@ class Task:
     losses: int = 0  # connections lost while it was read
     status: ChunkStatus = CHUNKS.start
 
-    def transition(self, news: ChunkInput) -> None:
-        self.status = CHUNKS.after(self.status, news)
+    def transition(self, event: ChunkInput) -> None:
+        self.status = CHUNKS.after(self.status, event)
 
-    def split_off(self, request: ChunkRequest, order: float) -> Task:
+    def split_off(self, request: ChunkRequest, order: float) -> ChunkTask:
         """Another task for a part of this one's rows."""
         return replace(
             self,
@@ -84,10 +84,10 @@ class TableCursor:
     after: Key | None = None  # the next chunk begins after this key
     number: float = 0.0  # the next chunk's order
     next_key: int = 0  # index in the key set
-    keys: KeysAhead = field(default_factory=KeysAhead)  # of the key set
+    keys: PrefetchedKeys = field(default_factory=PrefetchedKeys)  # of the key set
     exhausted: bool = False  # nothing is left to cut
     planning: bool = False  # the planner is finding the next chunk's end
-    planned: deque[Task] = field(default_factory=deque)
+    planned: deque[ChunkTask] = field(default_factory=deque)
     plan_failures: int = 0
     plan_tries: int = 0
     plan_not_before: float = 0.0
@@ -109,86 +109,86 @@ class ChunkQueue:
     """
 
     def __init__(self) -> None:
-        self._retry: deque[Task] = deque()
-        self._given: list[Task] = []  # to a reader that has not begun
-        self._inflight: dict[str, Task] = {}
-        self._doubtful: list[Task] = []  # their tables are being looked up
+        self._retry: deque[ChunkTask] = deque()
+        self._given: list[ChunkTask] = []  # to a reader that has not begun
+        self._inflight: dict[str, ChunkTask] = {}
+        self._doubtful: list[ChunkTask] = []  # their tables are being looked up
         self._cursors: dict[DumpTable, TableCursor] = {}
-        self.stuck: list[Task] = []
+        self.stuck: list[ChunkTask] = []
         """Ranges whose first row can't be read: the planner finds the key after it."""
         self.refetch_not_before = 0.0
 
     # ------------------------------------------------------------ being read
 
     @property
-    def inflight(self) -> list[Task]:
+    def inflight(self) -> list[ChunkTask]:
         return list(self._inflight.values())
 
     @property
-    def under_way(self) -> list[Task]:
+    def under_way(self) -> list[ChunkTask]:
         """Tasks being read, and those that a reader is about to begin."""
         return [*self._inflight.values(), *self._given]
 
-    def find(self, chunk_id: str) -> Task | None:
+    def find(self, chunk_id: str) -> ChunkTask | None:
         return self._inflight.get(chunk_id)
 
-    def give(self, task: Task) -> None:
+    def give(self, task: ChunkTask) -> None:
         """Note that a reader was given the task; until it begins, the task still counts."""
         task.transition(ChunkInput.GIVE)
         self._given.append(task)
 
-    def reader_began(self, task: Task) -> None:
+    def reader_began(self, task: ChunkTask) -> None:
         self._given = [given for given in self._given if given is not task]
 
-    def begin(self, task: Task, window: Window) -> None:
+    def begin(self, task: ChunkTask, window: Window) -> None:
         task.transition(ChunkInput.BEGIN)
         task.window = window
         task.begun, task.bytes = time.monotonic(), 0
         self._inflight[window.chunk_id] = task
 
-    def end(self, window: Window | None) -> Task | None:
+    def end(self, window: Window | None) -> ChunkTask | None:
         """Remove the window's task from those being read, and return it."""
         return None if window is None else self._inflight.pop(window.chunk_id, None)
 
-    def await_lookup(self, task: Task) -> None:
+    def await_lookup(self, task: ChunkTask) -> None:
         """Keep the task while its table is looked up in the catalogue."""
         task.transition(ChunkInput.FAIL_OFTEN)
         self._doubtful.append(task)
 
-    def set_stuck(self, task: Task) -> None:
+    def set_stuck(self, task: ChunkTask) -> None:
         """Note that the task's only row can't be read, and its key is not known."""
         task.transition(ChunkInput.ONE_ROW)
         self.stuck.append(task)
 
-    def end_lookup(self, task: Task) -> None:
+    def end_lookup(self, task: ChunkTask) -> None:
         self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
 
-    def retry(self, task: Task, news: ChunkInput) -> None:
-        """Read the task again because of ``news``."""
-        task.transition(news)
+    def retry(self, task: ChunkTask, event: ChunkInput) -> None:
+        """Read the task again because of ``event``."""
+        task.transition(event)
         self.retry_later(task)
 
-    def retry_later(self, task: Task) -> None:
+    def retry_later(self, task: ChunkTask) -> None:
         """Queue the task again, with a growing delay."""
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
         task.window, task.bytes = None, 0
         self._retry.append(task)
 
-    def tasks_of(self, progress: TableProgress) -> list[Task]:
+    def tasks_of(self, progress: TableProgress) -> list[ChunkTask]:
         return [t for t in self._all() if t.progress is progress]
 
     def has_task(self, table: TableName) -> bool:
         return any(t.table == table for t in self._all())
 
-    def _all(self) -> list[Task]:
+    def _all(self) -> list[ChunkTask]:
         planned = [task for cursor in self._cursors.values() for task in cursor.planned]
         under_way = [*self._inflight.values(), *self._given, *self._doubtful]
         return [*under_way, *self._retry, *planned, *self.stuck]
 
     # ------------------------------------------------------------ what is read next
 
-    def next_retry(self, now: float, *, of_dumps: bool = True) -> Task | None:
+    def next_retry(self, now: float, *, of_dumps: bool = True) -> ChunkTask | None:
         """The next task to read again; without ``of_dumps`` only tasks that read missing rows."""
         for task in list(self._retry):
             if task.dump is not None and not of_dumps:
@@ -200,7 +200,7 @@ class ChunkQueue:
                 return task
         return None
 
-    def next_refetch(self, refetch_queue: MissingRowsQueue, now: float) -> Task | None:
+    def next_refetch(self, refetch_queue: MissingRowsQueue, now: float) -> ChunkTask | None:
         """The next task that reads missing rows by their keys."""
         if now < self.refetch_not_before:
             return None
@@ -209,9 +209,11 @@ class ChunkQueue:
             return None
         table = TableName.parse(taken.refetch_table.table)
         request = ChunkRequest(table, keys=taken.keys, key_columns=taken.refetch_table.columns)
-        return Task(table, None, None, request, taken=taken)
+        return ChunkTask(table, None, None, request, taken=taken)
 
-    def next_chunk(self, dump_table: DumpTable, limit_rows: int, *, planned: bool) -> Task | None:
+    def next_chunk(
+        self, dump_table: DumpTable, limit_rows: int, *, planned: bool
+    ) -> ChunkTask | None:
         """The table's next chunk; None if there is none (yet). ``planned``: only chunks whose ends
         the planner found.
         """
@@ -226,7 +228,7 @@ class ChunkQueue:
             return None
         return self._ranged(cursor, limit_rows)
 
-    def _next_keys(self, cursor: TableCursor, limit_rows: int) -> Task | None:
+    def _next_keys(self, cursor: TableCursor, limit_rows: int) -> ChunkTask | None:
         progress = cursor.progress
         assert progress.key_set is not None
         first, count = progress.keys_left(cursor.next_key, min(PIECE_KEYS, limit_rows))
@@ -236,7 +238,7 @@ class ChunkQueue:
             return None
         table = TableName.parse(progress.table)
         request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
-        return Task(table, cursor.dump, progress, request, order=first, cut=True)
+        return ChunkTask(table, cursor.dump, progress, request, order=first, cut=True)
 
     def keys_to_fetch(self, dump_table: DumpTable) -> tuple[str, int] | None:
         """The key set and the index from which more of its keys are needed, for
@@ -252,12 +254,12 @@ class ChunkQueue:
         """Take over keys of the set from index ``first`` on; none: the set ends there."""
         cursor = self._cursors.get(dump_table)
         if cursor is not None:
-            cursor.keys, cursor.exhausted = KeysAhead(first, keys), not keys
+            cursor.keys, cursor.exhausted = PrefetchedKeys(first, keys), not keys
 
-    def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
+    def _ranged(self, cursor: TableCursor, limit_rows: int) -> ChunkTask:
         progress = cursor.progress
         request = progress.request(limit_rows, after=cursor.after)
-        task = Task(request.table, cursor.dump, progress, request, full_rows=limit_rows)
+        task = ChunkTask(request.table, cursor.dump, progress, request, full_rows=limit_rows)
         task.order = cursor.number
         cursor.number += 1
         return task
@@ -331,7 +333,7 @@ class ChunkQueue:
         known = progress.known_ranges
         for after, upto, order, span in progress.gaps():
             request = progress.request(limit_rows, after=after, upto=upto)
-            gap = Task(request.table, dump, progress, request, order=order, span=span)
+            gap = ChunkTask(request.table, dump, progress, request, order=order, span=span)
             gap.cut, gap.full_rows = True, limit_rows
             self._retry.append(gap)
         if known:
@@ -339,7 +341,7 @@ class ChunkQueue:
             cursor.number, cursor.after = last.last_order + 1, last.high
             cursor.exhausted = last.high is None
 
-    def advance(self, task: Task, rows: ChunkRows) -> None:
+    def advance(self, task: ChunkTask, rows: ChunkRows) -> None:
         """Set where the next chunk begins: after this one's last key."""
         if task.request.keys is not None:
             self._leave_keys(task, rows.keys_read)
@@ -359,7 +361,7 @@ class ChunkQueue:
         if cut_short:
             task.request = replace(task.request, upto=rows.last_key)
 
-    def _leave_keys(self, task: Task, read: int | None) -> None:
+    def _leave_keys(self, task: ChunkTask, read: int | None) -> None:
         """Make the keys that did not fit into the chunk a task of their own."""
         keys = task.request.keys or ()
         if read is None or read >= len(keys) or task.ended:
@@ -368,7 +370,7 @@ class ChunkQueue:
         task.request = replace(task.request, keys=keys[:read])
         self._retry.append(rest)
 
-    def skip_row(self, task: Task, end: Key | None) -> None:
+    def skip_row(self, task: ChunkTask, end: Key | None) -> None:
         """Continue after the task's only row, whose key is ``end`` (None: the task's range
         ends).
         """
@@ -384,7 +386,7 @@ class ChunkQueue:
             cursor.after, cursor.exhausted = end, end is None
             task.cut = True
 
-    def put_rest(self, task: Task, after: Key | None) -> None:
+    def put_rest(self, task: ChunkTask, after: Key | None) -> None:
         """Read the rest of the task's range, after ``after``, as another chunk."""
         if task.span < 2 * task.step or not task.step:
             # Not finer than these numbers can distinguish.

@@ -6,13 +6,13 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
 from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.state_machine import ChunkInput
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.table_dump import DumpTables, Found
+from tidelog.capture.dumps.table_dump import DumpTables, LookupResult
 from tidelog.capture.dumps.thread_messages import Actions
 from tidelog.capture.windows.state_machine import VoidReason
 from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow
@@ -59,7 +59,7 @@ class ChunkResults:
         self._refetch_queue = refetch_queue
         self._notices = notices
 
-    def on_durable(self, task: Task, closed: ClosedWindow, absent: list[Key]) -> None:
+    def on_durable(self, task: ChunkTask, closed: ClosedWindow, absent: list[Key]) -> None:
         """Store the progress: the chunk's rows are in the event log."""
         task.transition(ChunkInput.APPENDED)
         self._queue.end(closed.window)
@@ -121,7 +121,7 @@ class ChunkResults:
         else:
             self._queue.retry(task, ChunkInput.VOID)
 
-    def on_failure(self, task: Task, error: SourceError) -> bool:
+    def on_failure(self, task: ChunkTask, error: SourceError) -> bool:
         """Read a failed chunk again, then halve it, down to the row that can't be read. True: its
         table must be looked up first (`look_up`, `on_lookup`).
         """
@@ -149,14 +149,14 @@ class ChunkResults:
         self._queue.await_lookup(task)
         return True
 
-    def look_up(self, task: Task) -> Found:
+    def look_up(self, task: ChunkTask) -> LookupResult:
         """Query the catalogue for the chunk's table. Call it without the lock."""
         try:
             return self._catalogue.shape(task.table)
         except SourceError as error:
             return error
 
-    def on_lookup(self, task: Task, error: SourceError, found: Found) -> None:
+    def on_lookup(self, task: ChunkTask, error: SourceError, found: LookupResult) -> None:
         """Halve the chunk, or give it or its table up, depending on what was ``found``."""
         self._queue.end_lookup(task)
         if task.ended:
@@ -183,7 +183,7 @@ class ChunkResults:
             return
         self._halve(task)
 
-    def _refuse(self, task: Task, error: SourceError) -> None:
+    def _refuse(self, task: ChunkTask, error: SourceError) -> None:
         """Report the table as unsupported. A task that reads missing rows waits instead."""
         if task.dump is None or task.progress is None:
             self._queue.retry(task, ChunkInput.AGAIN)
@@ -191,7 +191,7 @@ class ChunkResults:
             self._tables.refuse(task.dump, task.progress, error)
             self.drop(task)
 
-    def _halve(self, task: Task) -> None:
+    def _halve(self, task: ChunkTask) -> None:
         """Read less at once: in the end only the row that can't be read is left out."""
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
@@ -213,7 +213,7 @@ class ChunkResults:
         task.failures, task.tries = 1, 0
         self._queue.retry(task, ChunkInput.AGAIN)
 
-    def _give_up_key(self, task: Task, key: Key) -> None:
+    def _give_up_key(self, task: ChunkTask, key: Key) -> None:
         if task.dump is None or task.progress is None:
             self._refetch_queue.quarantine(_taken(task))
             self._tables.release(task.table)
@@ -223,7 +223,7 @@ class ChunkResults:
         task.progress.add_keys(int(task.order), 1)
         self._store.store(task.dump)
 
-    def give_up(self, task: Task, end: Key | None) -> None:
+    def give_up(self, task: ChunkTask, end: Key | None) -> None:
         """Skip the row that can't be read; its key is ``end`` (None: the task's range ends)."""
         assert task.dump is not None
         assert task.progress is not None
@@ -235,13 +235,13 @@ class ChunkResults:
         self._store.note("failed", "", str(task.table))
         self._store.store(task.dump)
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: ChunkTask) -> None:
         """Drop a chunk whose table was cancelled or has failed."""
         task.transition(ChunkInput.DROP)
         self._queue.end(task.window)
         self._tables.release(task.table)
 
-    def _refetched(self, task: Task, unread: Collection[Key]) -> None:
+    def _refetched(self, task: ChunkTask, unread: Collection[Key]) -> None:
         self._refetch_queue.done(_taken(task), unread)
         self._tables.release(task.table)
 
@@ -251,6 +251,6 @@ def _is_permanent(error: SourceError) -> bool:
     return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 
 
-def _taken(task: Task) -> KeysToRead:
+def _taken(task: ChunkTask) -> KeysToRead:
     assert task.taken is not None
     return replace(task.taken, keys=task.request.keys or ())

@@ -20,7 +20,7 @@ import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
 from tidelog.capture.dumps.chunk_ends import RowWidths
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.missing_rows import REFETCH
 from tidelog.capture.dumps.state import Key
@@ -106,7 +106,7 @@ class ChunkReading:
 
     # ------------------------------------------------------------ a reader's thread
 
-    def read(self, reader: ChunkReader, task: Task) -> None:
+    def read(self, reader: ChunkReader, task: ChunkTask) -> None:
         """Do steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's
         thread.
         """
@@ -169,7 +169,7 @@ class ChunkReading:
                 self._throttle.on_chunk_read(time.monotonic(), count, seconds, rested_s)
             self._actions.wake()
 
-    def _failed(self, task: Task, window: Window, error: SourceError) -> None:
+    def _failed(self, task: ChunkTask, window: Window, error: SourceError) -> None:
         with self._lock:
             doubtful = self._is_open(window, task) and self._results.on_failure(task, error)
         if doubtful:
@@ -177,7 +177,7 @@ class ChunkReading:
             with self._lock:
                 self._results.on_lookup(task, error, found)
 
-    def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
+    def _have_read(self, task: ChunkTask, window: Window, rows: ChunkRows) -> None:
         self._store.chunks_read.answered()
         self._queue.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
@@ -264,7 +264,7 @@ class ChunkReading:
                 if self._is_open(window, task):
                     self._results.on_void(VoidedWindow(window, VoidReason.DISCARDED))
 
-    def _is_open(self, window: Window, task: Task) -> bool:
+    def _is_open(self, window: Window, task: ChunkTask) -> bool:
         """Is the window still open? Otherwise it has closed, or was voided and the task is read
         again.
         """
@@ -277,7 +277,7 @@ def _timed(work: Callable[[], None]) -> float:
     return time.monotonic() - begun
 
 
-def _meta(task: Task, closed: ClosedWindow) -> ChunkMeta:
+def _meta(task: ChunkTask, closed: ClosedWindow) -> ChunkMeta:
     return ChunkMeta(
         dump_id=task.dump.dump_id if task.dump else REFETCH,
         table=str(closed.window.table),
@@ -308,11 +308,11 @@ class ChunkReaders:
     """
 
     def __init__(
-        self, open_reader: Callable[[], ChunkReader], work: Callable[[ChunkReader, Task], None]
+        self, open_reader: Callable[[], ChunkReader], work: Callable[[ChunkReader, ChunkTask], None]
     ) -> None:
         self._open_reader = open_reader
         self._work = work
-        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._queue: SimpleQueue[ChunkTask | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._readers: list[ChunkReader] = []
@@ -326,7 +326,7 @@ class ChunkReaders:
         with self._lock:
             return self._busy
 
-    def give(self, task: Task) -> None:
+    def give(self, task: ChunkTask) -> None:
         """Read ``task`` now; call it only while fewer threads are busy than are wanted."""
         with self._lock:
             self._busy += 1

@@ -18,7 +18,7 @@ from tidelog.capture.buffer import ChunkItem
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.blocking import BlockingDumps
 from tidelog.capture.dumps.chunk_ends import KeyPlanner
-from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
@@ -175,7 +175,7 @@ class DumpCoordinator:
             now_ms: milliseconds since 1970.
         """
         if not tables and not rejected:
-            raise UsageError("no captured table matches what is to be dumped; see source.tables")
+            raise UsageError("no captured table matches the requested dump; see source.tables")
         if key_set is not None and len(tables) != 1:
             raise UsageError("--keys needs exactly one table")
         conditions = conditions or {}
@@ -359,7 +359,7 @@ class DumpCoordinator:
         self._actions.engine.resolve_unseen(snapshot)
         return True
 
-    def _next_task(self, now: float, readers: int) -> Task | None:
+    def _next_task(self, now: float, readers: int) -> ChunkTask | None:
         if self._gate.blocks_dumps:
             refetched = self._queue.next_retry(now, of_dumps=False)
             return refetched or self._queue.next_refetch(self._refetch_queue, now)
@@ -375,7 +375,7 @@ class DumpCoordinator:
             self._refetch_turn = task.dump is not None
         return task
 
-    def _next_dump_task(self, readers: int) -> Task | None:
+    def _next_dump_task(self, readers: int) -> ChunkTask | None:
         """The next task, from each dump in turn, so that several share the readers; the most urgent
         dumps first.
         """

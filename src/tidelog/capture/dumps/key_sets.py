@@ -94,7 +94,7 @@ def _name(set_id: str, piece: int) -> str:
 
 
 @dataclass(slots=True)
-class KeysAhead:
+class PrefetchedKeys:
     """The keys of a set that the next chunks read, kept in memory, because the state store is never
     called under a lock.
 

@@ -107,8 +107,8 @@ class TableProgress:
     def __post_init__(self) -> None:
         self.status = TableStatus(self.status)  # a string when loaded
 
-    def transition(self, news: TableInput) -> None:
-        self.status = TABLES.after(self.status, news)
+    def transition(self, event: TableInput) -> None:
+        self.status = TABLES.after(self.status, event)
 
     def request(
         self, limit_rows: int, after: Key | None = None, upto: Key | None = None
@@ -264,8 +264,8 @@ class DumpState:
     def __post_init__(self) -> None:
         self.status = DumpStatus(self.status)  # a string when loaded
 
-    def transition(self, news: DumpInput) -> None:
-        self.status = DUMPS.after(self.status, news)
+    def transition(self, event: DumpInput) -> None:
+        self.status = DUMPS.after(self.status, event)
 
     @property
     def finished(self) -> bool:
@@ -344,8 +344,8 @@ class TableRun:
     read_at: tuple[float, int] | None = None
     asked_before: int | None = None
 
-    def transition(self, news: TableRunInput) -> None:
-        self.status = TABLE_RUNS.after(self.status, news)
+    def transition(self, event: TableRunInput) -> None:
+        self.status = TABLE_RUNS.after(self.status, event)
 
     @property
     def ended(self) -> bool:

@@ -344,9 +344,9 @@ class DumpStore:
             {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
         )
 
-    def _change(self, dumps: list[DumpState], news: DumpInput) -> list[DumpState]:
+    def _change(self, dumps: list[DumpState], event: DumpInput) -> list[DumpState]:
         for dump in dumps:
-            dump.transition(news)
+            dump.transition(event)
             self.store(dump)
         return dumps
 

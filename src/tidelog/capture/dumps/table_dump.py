@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, DumpTable, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, DumpTable, ChunkTask
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.missing_rows import MissingRowsQueue
@@ -54,7 +54,7 @@ REFETCH_END_S = 5.0
 """How long a table that was read to its end waits for a moment without keys to read again."""
 
 
-Found = TableShape | SourceError | None
+LookupResult = TableShape | SourceError | None
 """The catalogue's answer for a table: its shape, an error, or None: it does not exist."""
 
 
@@ -82,7 +82,7 @@ class DumpTables:
         self._notices = notices
         self._runs: dict[DumpTable, TableRun] = {}
 
-    def next_task(self, dump: DumpState, readers: int) -> Task | None:
+    def next_task(self, dump: DumpState, readers: int) -> ChunkTask | None:
         """The dump's next chunk, from the first tables that have one. No more tables than readers
         are in progress, so that their key histories are kept as briefly as possible.
         """
@@ -128,7 +128,7 @@ class DumpTables:
 
     # ------------------------------------------------------------ start
 
-    def look_up(self, progress: TableProgress) -> Found:
+    def look_up(self, progress: TableProgress) -> LookupResult:
         """Query the catalogue for the table. Call it without the lock.
 
         Raises:
@@ -141,7 +141,7 @@ class DumpTables:
         except SourceError as error:
             return error
 
-    def admit(self, dump: DumpState, progress: TableProgress, found: Found) -> bool:
+    def admit(self, dump: DumpState, progress: TableProgress, found: LookupResult) -> bool:
         """Begin the table as it was ``found``; False if it can't be dumped."""
         if progress.status in FINISHED:  # cancelled while it was looked up
             return False
@@ -178,7 +178,7 @@ class DumpTables:
 
         self._effect(run, look_up)
 
-    def _on_lookup(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
+    def _on_lookup(self, run: TableRun, found: LookupResult, again: Callable[[], None]) -> None:
         if run.ended:
             return
         if run.dump.status is DumpStatus.PAUSED:
@@ -232,7 +232,9 @@ class DumpTables:
         self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
         self._store.store(run.dump)
 
-    def _retry_unavailable(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
+    def _retry_unavailable(
+        self, run: TableRun, error: LookupResult, again: Callable[[], None]
+    ) -> None:
         """Query again later: the source did not answer."""
         run.transition(TableRunInput.AWAY)
         self._store.chunks_read.failed(error)
@@ -378,8 +380,10 @@ class DumpTables:
             return
         self._actions.effect(lambda: self._actions.engine.forget_table(table))
 
-    def _end(self, dump: DumpState, progress: TableProgress, news: TableInput, reason: str) -> None:
-        progress.transition(news)
+    def _end(
+        self, dump: DumpState, progress: TableProgress, event: TableInput, reason: str
+    ) -> None:
+        progress.transition(event)
         progress.reason = reason
         progress.finished_ms = int(time.time() * 1000)
         self._forget(dump, progress)
@@ -403,6 +407,6 @@ class DumpTables:
         self.release(TableName.parse(progress.table))
 
 
-def is_unavailable(found: Found) -> bool:
+def is_unavailable(found: LookupResult) -> bool:
     """Did the catalogue not answer, so that a retry may help?"""
     return isinstance(found, SourceError) and found.policy is Policy.RETRY

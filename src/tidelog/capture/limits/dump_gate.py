@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class DumpBlocks(StrEnum):
+class DumpBlockCause(StrEnum):
     """A cause that blocks dumps."""
 
     LOG_PAUSED = "log_paused"
@@ -24,7 +24,7 @@ class DumpBlocks(StrEnum):
 class DumpBlock:
     """One cause. ``reason``: a sentence without cell values."""
 
-    why: DumpBlocks
+    why: DumpBlockCause
     reason: str
     since_ms: int
 
@@ -36,9 +36,9 @@ class DumpGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._blocks: dict[DumpBlocks, DumpBlock] = {}
+        self._blocks: dict[DumpBlockCause, DumpBlock] = {}
 
-    def block(self, why: DumpBlocks, reason: str) -> None:
+    def block(self, why: DumpBlockCause, reason: str) -> None:
         """Start no chunk of a dump; current reads end. A repeated call may change the
         ``reason``.
         """
@@ -47,7 +47,7 @@ class DumpGate:
             since_ms = int(time.time() * 1000) if before is None else before.since_ms
             self._blocks[why] = DumpBlock(why, reason, since_ms)
 
-    def release(self, why: DumpBlocks) -> None:
+    def release(self, why: DumpBlockCause) -> None:
         with self._lock:
             self._blocks.pop(why, None)
 
@@ -58,7 +58,7 @@ class DumpGate:
     @property
     def blocks_all(self) -> bool:
         """Must reading missing rows wait too?"""
-        return DumpBlocks.LOG_PAUSED in self._blocks
+        return DumpBlockCause.LOG_PAUSED in self._blocks
 
     def summary(self) -> list[dict[str, Any]]:
         """For status."""

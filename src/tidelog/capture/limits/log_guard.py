@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
+from tidelog.capture.limits.dump_gate import DumpBlockCause, DumpGate
 from tidelog.errors import GapError, LogInDangerError
 from tidelog.model.units import brief_span, format_bytes
 from tidelog.ports import StateStore
@@ -189,7 +189,7 @@ class LogGuard:
             self._worse_at, self._share = self._now(), kept.share
         if self._wanted is WhenLogInDanger.WARN:
             return
-        self._gate.block(DumpBlocks.LOG_IN_DANGER, danger.sentence)
+        self._gate.block(DumpBlockCause.LOG_IN_DANGER, danger.sentence)
         if self._wanted is WhenLogInDanger.PAUSE_DUMPS:
             return
         if self._now() - self._worse_at >= STOP_AFTER_S:
@@ -197,7 +197,7 @@ class LogGuard:
 
     def _over(self, before: Danger | None) -> None:
         self._since_ms = None
-        self._gate.release(DumpBlocks.LOG_IN_DANGER)
+        self._gate.release(DumpBlockCause.LOG_IN_DANGER)
         if before is not None:
             logger.warning("the source's log is not in danger any more")
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.capture.limits.dump_gate import DumpBlocks, DumpGate
+from tidelog.capture.limits.dump_gate import DumpBlockCause, DumpGate
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class LogSwitch:
     def _note(self, found: Pause | None) -> None:
         self._pause = found
         if found is None:
-            self._gate.release(DumpBlocks.LOG_PAUSED)
+            self._gate.release(DumpBlockCause.LOG_PAUSED)
         else:
             logger.warning("the log is %s; the source retains it in the meantime", found.sentence())
-            self._gate.block(DumpBlocks.LOG_PAUSED, f"The log is {found.sentence()}.")
+            self._gate.block(DumpBlockCause.LOG_PAUSED, f"The log is {found.sentence()}.")

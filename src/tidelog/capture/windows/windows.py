@@ -58,8 +58,8 @@ class Window:
     """A snapshot taken before the window was registered: the window's own sees at least as much."""
     status: WindowStatus = WINDOWS.start
 
-    def transition(self, news: WindowInput) -> None:
-        self.status = WINDOWS.after(self.status, news)
+    def transition(self, event: WindowInput) -> None:
+        self.status = WINDOWS.after(self.status, event)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ _AFTER: Final = re.compile(r" \(after \d+ms [^)]*\)")  # differs with each attem
 NO_TOPIC_ID: Final = "A" * 22
 """All bits zero (KIP-516)."""
 AGAIN: Final = "It is retried automatically once that is fixed."
-ONE_PARTITION: Final = "Make a topic with one partition: only that keeps signals in order."
+ONE_PARTITION: Final = "Create a topic with one partition: only that keeps signals in order."
 
 
 @dataclass(frozen=True, slots=True)

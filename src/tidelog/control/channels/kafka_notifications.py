@@ -52,7 +52,7 @@ _NO_TOPIC: Final = (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """A message that brokers have not accepted yet."""
 
     key: bytes
@@ -73,7 +73,7 @@ class KafkaNotifications:
             "notification_kafka", f"Notifications don't reach Kafka topic {place.topic}"
         )
         self._condition = threading.Condition()
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingMessage] = deque()
         self._bytes = 0
         self._dropped = 0
         self._closing_at: float | None = None
@@ -89,7 +89,7 @@ class KafkaNotifications:
 
     def send(self, notification: Notification) -> None:
         """Queue a notification; returns at once, callable from any thread."""
-        each = Waiting(_json({"id": notification.dump_id}), _json(notification.to_json()))
+        each = WaitingMessage(_json({"id": notification.dump_id}), _json(notification.to_json()))
         with self._condition:
             if len(self._waiting) >= MOST_WAITING or self._bytes + len(each.value) > MOST_BYTES:
                 self._dropped += 1
@@ -158,7 +158,7 @@ class KafkaNotifications:
         }
         return Producer(sizes | self._place.settings | ours, logger=librdkafka_log)
 
-    def _send(self, producer: Producer, batch: Sequence[Waiting]) -> bool:
+    def _send(self, producer: Producer, batch: Sequence[WaitingMessage]) -> bool:
         """Send the batch and wait for the brokers' answers. False: retry at once with another
         producer. Raises ChannelError if the retry has to wait.
         """
@@ -207,13 +207,13 @@ class KafkaNotifications:
                 except ChannelError as error:
                     self._fail(error)
                 else:
-                    self._fail(ChannelError(f"nothing was taken for {PATIENCE_S:g} s"))
+                    self._fail(ChannelError(f"no message was accepted for {PATIENCE_S:g} s"))
 
     def _delivered(self, number: int, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._undelivered[number] = error
 
-    def _remove(self, batch: Sequence[Waiting], left: Sequence[int]) -> None:
+    def _remove(self, batch: Sequence[WaitingMessage], left: Sequence[int]) -> None:
         """Remove ``batch``, the head of the queue; put back those with the indexes ``left``."""
         with self._condition:
             for _each in batch:

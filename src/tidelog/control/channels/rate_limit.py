@@ -32,7 +32,7 @@ MOST_HELD: Final = 200
 """Delayed answers at a time; further ones are sent at once, so that they use no memory."""
 
 
-class Failures:
+class FailureCounts:
     """Counts the wrong tokens within a minute, by address and in total."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class TokenRateLimit:
     """
 
     def __init__(self) -> None:
-        self._failures = Failures()
+        self._failures = FailureCounts()
         self._held = 0
         self._next_s = 0.0
 

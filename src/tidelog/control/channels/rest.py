@@ -194,7 +194,9 @@ class _Interface:
         leadership = self._leadership()
         if leadership.backend is None:
             leader = leadership.leader
-            text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
+            text = "no capture leads at the moment"
+            if leader:
+                text = f"{leader} leads; send the request there"
             if leadership.url is None:
                 raise HttpError(503, "Standby", text, leader=leader, url=None)
             path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")

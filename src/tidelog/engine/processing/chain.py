@@ -15,7 +15,7 @@ from tidelog.engine.processing.dead_letters import DeadLetterSink
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
-ChunkSpan = Sequence[Event | Message]
+Lane = Sequence[Event | Message]
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
 _LEAST_SERIALIZED: Final = 2048  # without transforms: a serializer's call costs milliseconds
@@ -127,14 +127,14 @@ class ProcessorChain:
             return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
         return max(_LEAST_SERIALIZED, -(-events // workers))
 
-    def groups(self, lanes: Sequence[ChunkSpan], workers: int) -> list[ChunkSpan]:
+    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
         """The lanes as they are given to the pool's threads, which take one after the other."""
         del workers
         return list(lanes)
 
     def take(
         self,
-        lane: ChunkSpan,
+        lane: Lane,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, EventWork, answer_to, read_answer
+from tidelog.engine.processing.workers import JobResult, EventWork, answer_to, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 
@@ -45,7 +45,7 @@ class WorkerProcesses:
 
     def open(self) -> None: ...
 
-    def call(self, events: Events) -> Done:
+    def call(self, events: Events) -> JobResult:
         job = pickle.dumps(events)
         connection = self._free.get()
         usable: Connection | None = None

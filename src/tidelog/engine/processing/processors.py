@@ -30,7 +30,7 @@ from tidelog.engine.ports import (
     Message,
     RecordService,
 )
-from tidelog.engine.processing.chain import ChunkSpan, ProcessorChain
+from tidelog.engine.processing.chain import Lane, ProcessorChain
 from tidelog.engine.retries import StoppingError
 from tidelog.model.schema import TableName
 
@@ -217,21 +217,19 @@ class ParallelProcessor:
             self._consume(self._chain, list(records), records)
         self._committer.mark_batch_finished()
 
-    def _consume(self, chain: ProcessorChain, part: ChunkSpan, records: Events) -> None:
+    def _consume(self, chain: ProcessorChain, part: Lane, records: Events) -> None:
         if self._by_key:
             for lanes in stages(part):
                 self._run_parallel(chain, lanes, records)
         else:
             self._run_parallel(chain, [[each] for each in part], records)
 
-    def _run_parallel(
-        self, chain: ProcessorChain, lanes: Sequence[ChunkSpan], records: Events
-    ) -> None:
+    def _run_parallel(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
         """Run one job for each thread, which takes lane after lane: a job for each lane would cost
         more than most lanes do.
         """
         groups = chain.groups(lanes, self._service.threads)
-        untaken: queue.SimpleQueue[ChunkSpan] = queue.SimpleQueue()
+        untaken: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for group in groups:
             untaken.put(group)
         failed = threading.Event()
@@ -261,7 +259,7 @@ class ParallelProcessor:
         for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
             raise error
 
-    def _run(self, chain: ProcessorChain, lane: ChunkSpan, records: Events) -> None:
+    def _run(self, chain: ProcessorChain, lane: Lane, records: Events) -> None:
         mark = self._committer.mark_processed
         chain.take(lane, records, self._consumer, self._stopping, mark)
 

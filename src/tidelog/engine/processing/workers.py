@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import ChunkSpan, ProcessorChain, as_shares
+from tidelog.engine.processing.chain import Lane, ProcessorChain, as_shares
 from tidelog.engine.processing.dead_letters import BufferedDeadLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
@@ -28,7 +28,7 @@ Result = tuple[int, Any, tuple[Any, ...] | None]
 """An event's number, the images that a transform replaced, and the message's fields."""
 
 
-class Done(NamedTuple):
+class JobResult(NamedTuple):
     """The result of a job."""
 
     results: list[Result]
@@ -45,7 +45,7 @@ class Workers(Protocol):
         """Prepare for the first job. Raises TidelogError if no job can be executed."""
         ...
 
-    def call(self, events: Events) -> Done:
+    def call(self, events: Events) -> JobResult:
         """Return the result of `EventWork.do` in a worker.
 
         Raises:
@@ -76,7 +76,7 @@ class EventWork:
     tolerant: bool
     consumer: Consumer | None
 
-    def do(self, events: Events) -> Done:
+    def do(self, events: Events) -> JobResult:
         """Run all steps; with a consumer, the result has no events."""
         letters = BufferedDeadLetters()
         chain = ProcessorChain(
@@ -88,10 +88,10 @@ class EventWork:
         # All events at once: a serializer's call for each would be most of the work.
         prepared = chain.prepare(events, events.end, events.generation)
         if self.consumer is None:
-            return Done([_result(each) for each in prepared], letters.held)
+            return JobResult([_result(each) for each in prepared], letters.held)
         for each in prepared:
             chain.consume_one(self.consumer, each)
-        return Done([], letters.held)
+        return JobResult([], letters.held)
 
 
 MakeWorkers = Callable[[int, EventWork], Workers]
@@ -124,7 +124,7 @@ class WorkerChain(ProcessorChain):
             return max(1, -(-events // workers))
         return super().size_of_piece(events, workers)
 
-    def groups(self, lanes: Sequence[ChunkSpan], workers: int) -> list[ChunkSpan]:
+    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
         # Adjacent lanes stay together: they are one slice of Arrow.
         count = min(len(lanes), workers if self._workers.jobs_are_dear else workers * _GROUPS)
         cuts = [len(lanes) * number // count for number in range(count + 1)]
@@ -134,7 +134,7 @@ class WorkerChain(ProcessorChain):
 
     def take(
         self,
-        lane: ChunkSpan,
+        lane: Lane,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,
@@ -192,7 +192,7 @@ def _as_shares(made: list[Event | Message]) -> Sequence[Event | Message]:
     ]
 
 
-def read_answer(answer: bytes) -> Done:
+def read_answer(answer: bytes) -> JobResult:
     """The result in a worker's answer. Raises what `Workers.call` raises."""
     try:
         done, found = pickle.loads(answer)  # noqa: S301 - from a worker of this engine
@@ -200,7 +200,7 @@ def read_answer(answer: bytes) -> Done:
         raise _not_sent(error) from error
     if not done:
         raise found
-    result: Done = found
+    result: JobResult = found
     return result
 
 
@@ -229,6 +229,5 @@ def _known_there(error: Exception) -> TidelogError:
 
 def _not_sent(error: Exception) -> ConsumerError:
     return ConsumerError(
-        "what a process made of events can't be pickled, which it needs to be: "
-        f"{type(error).__name__}"
+        f"the result of a worker can't be pickled, which is necessary: {type(error).__name__}"
     )

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.errors import LeaseLostError, NameRefusedError, TidelogError
-from tidelog.eventlog.consumers import Consumers, Delivered, Destination, Stopped
+from tidelog.eventlog.consumers import Consumers, DeliveryStats, Destination, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
@@ -302,10 +302,11 @@ class _Book:
         self._lock = threading.Lock()
         found = self._consumers.find(name)
         known = {} if found is None else found.outputs
-        self._stopped: dict[str, Stopped] = {}
+        self._stopped: dict[str, OutputFailure] = {}
         delivered = {} if found is None else found.delivered
         self._delivered = {
-            output: replace(delivered.get(output, Delivered()), begun_ms=None) for output in outputs
+            output: replace(delivered.get(output, DeliveryStats()), begun_ms=None)
+            for output in outputs
         }
         before = {} if found is None else {**found.former, **found.destinations}
         self._former = {output: each for output, each in before.items() if output not in outputs}
@@ -373,9 +374,9 @@ class _Book:
             begun_ms=None,
         )
 
-    def _failed(self, output: str, error: BaseException) -> Stopped:
+    def _failed(self, output: str, error: BaseException) -> OutputFailure:
         message = str(error) if isinstance(error, TidelogError) else "an internal error"
-        found = Stopped(type(error).__name__, message, _now_ms())
+        found = OutputFailure(type(error).__name__, message, _now_ms())
         self._delivered[output] = replace(self._delivered[output], failure=found, begun_ms=None)
         return found
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
 from tidelog.engine.processing.workers import (
-    JobResult,
     EventWork,
+    JobResult,
     answer_to,
     failed_answer,
     read_answer,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, TableCursor, ChunkTask
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, TableCursor
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.table_dump import DumpTables

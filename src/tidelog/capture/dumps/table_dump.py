@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, DumpTable, ChunkTask
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.missing_rows import MissingRowsQueue

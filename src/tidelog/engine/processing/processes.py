@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import JobResult, EventWork, answer_to, read_answer
+from tidelog.engine.processing.workers import EventWork, JobResult, answer_to, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 

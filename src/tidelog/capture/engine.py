@@ -391,13 +391,13 @@ class CaptureEngine:
         if not self._wait_until_durable():
             return  # records in the buffer can't be read back: the chunk asks again
         try:
-            found = self._windows.keys_of(self._emitted.records_of(ranges_of(wanted), table))
+            keys = self._windows.keys_of(self._emitted.records_of(ranges_of(wanted), table))
         except OffsetGoneError:
             return  # removed by retention, so not known: the chunk waits until all is visible
-        if found is None:
+        if keys is None:
             return  # too many to keep: the chunk waits as well
         with self._lock:
-            self._windows.seed_keys(table, wanted, found)
+            self._windows.seed_keys(table, wanted, keys)
 
     def _wait_until_durable(self) -> bool:
         """Wait until all that was emitted by now is in the event log; False after a time limit."""

@@ -40,14 +40,14 @@ def to_repeat(dumps: Iterable[DumpState]) -> list[DueDump]:
     if a later dump reads all of it, if its last dump was cancelled by a user, or if the catalogue
     will show that the cause has gone.
     """
-    found = _newest_first(dumps)
-    due = (_due_dump(table, newest_first) for table, newest_first in sorted(found.items()))
+    by_table = _newest_first(dumps)
+    due = (_due_dump(table, newest_first) for table, newest_first in sorted(by_table.items()))
     return [again for again in due if again is not None]
 
 
 def last_failed(dumps: Iterable[DumpState]) -> dict[str, str]:
     """Tables whose last dump failed, however long ago and whoever requested it: table → reason."""
-    last = {table: found[0][1] for table, found in sorted(_newest_first(dumps).items())}
+    last = {table: dumps_of_table[0][1] for table, dumps_of_table in sorted(_newest_first(dumps).items())}
     return {
         table: progress.reason
         for table, progress in last.items()
@@ -57,12 +57,12 @@ def last_failed(dumps: Iterable[DumpState]) -> dict[str, str]:
 
 def _newest_first(dumps: Iterable[DumpState]) -> dict[str, list[tuple[DumpState, TableProgress]]]:
     """The dumps of each whole table, newest first."""
-    found: dict[str, list[tuple[DumpState, TableProgress]]] = {}
+    by_table: dict[str, list[tuple[DumpState, TableProgress]]] = {}
     for dump in sorted(dumps, key=lambda dump: dump.number, reverse=True):
         for progress in dump.tables:
             if asks_for_all(progress):
-                found.setdefault(progress.table, []).append((dump, progress))
-    return found
+                by_table.setdefault(progress.table, []).append((dump, progress))
+    return by_table
 
 
 def _due_dump(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> DueDump | None:

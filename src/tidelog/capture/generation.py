@@ -86,7 +86,7 @@ def note_lost_end(state: StateStore, holds: Callable[[int], bool], begin: int) -
     lost part may have changed what is known of schemas and dumps. Call it before anything is
     stored. ``begin``: the log's next offset.
     """
-    dumps = [found.value for key in state.keys(DUMP_PREFIX) if (found := state.get(key))]
+    dumps = [document.value for key in state.keys(DUMP_PREFIX) if (document := state.get(key))]
     status = state.get(STATUS_KEY)
     rests_on = [int(dump.get("rests_on", 0)) for dump in dumps]
     if status is not None:

@@ -144,8 +144,8 @@ class LeaseKeeper:
         """Release the lease, once; `check` raises from now on."""
         self._stopped.set()
         with self._releasing:
-            given, self._released = self._released, True
-        if given:
+            was_released, self._released = self._released, True
+        if was_released:
             return
         self._thread.join(5)
         # Also a lost one: a renewal may have been running. Another process's lease is left alone.

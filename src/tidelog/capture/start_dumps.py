@@ -71,19 +71,19 @@ class StartDumps:
         gap = self._state.get(GAP_KEY)
         starts = [dump for dump in self._coordinator.dumps() if _is_start_dump(dump.dump_id)]
         begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
-        asked = at_start.dump(begun, not all(dump.finished for dump in starts))
-        if gap is not None and (begun or asked != INITIAL_DUMP):
+        start_id = at_start.dump(begun, not all(dump.finished for dump in starts))
+        if gap is not None and (begun or start_id != INITIAL_DUMP):
             wanted.append((f"{GAP_DUMP}{gap.value}", "the source no longer had all of the log"))
-        if asked == INITIAL_DUMP:
+        if start_id == INITIAL_DUMP:
             wanted.insert(0, (INITIAL_DUMP, "initial"))
-        elif asked is not None:
-            self._cancel_earlier(asked)
-            ours = [dump for dump in starts if dump.dump_id.startswith(asked)]
+        elif start_id is not None:
+            self._cancel_earlier(start_id)
+            ours = [dump for dump in starts if dump.dump_id.startswith(start_id)]
             if ours and (ours[-1].status != "aborted" or ours[-1] is starts[-1]):
-                asked = ours[-1].dump_id  # it is resumed, is done, or was cancelled by a user
+                start_id = ours[-1].dump_id  # it is resumed, is done, or was cancelled by a user
             elif ours:
-                asked += f"-{self._epoch}"  # another capture led in between, and cancelled it
-            wanted.append((asked, "every start dumps"))
+                start_id += f"-{self._epoch}"  # another capture led in between, and cancelled it
+            wanted.append((start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         known = {dump.dump_id for dump in self._coordinator.dumps()}
         if any(dump_id not in known for dump_id, _ in wanted):

@@ -163,12 +163,12 @@ def _mode(signal: Signal, data: Mapping[str, Any]) -> str:
 
 
 def _collections(signal: Signal, data: Mapping[str, Any]) -> list[str]:
-    found = data.get("data-collections")
-    if found is None:
+    names = data.get("data-collections")
+    if names is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
         raise UsageError(f"{signal.type}: data-collections is a list of texts")
-    return [text.strip() for text in found if text.strip()]
+    return [text.strip() for text in names if text.strip()]
 
 
 def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
         listed = [{"data-collection": ANY_TABLE, "filter": one}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise UsageError(f"{signal.type}: additional-conditions is a list of objects")
-    found: dict[str, str] = {}
+    conditions_by_table: dict[str, str] = {}
     for item in listed:
         table, text = item.get("data-collection"), item.get("filter")
         if not isinstance(table, str) or not table.strip():
@@ -195,8 +195,8 @@ def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
         except ValueError as error:
             raise UsageError(f"{signal.type}: additional-conditions: {error}") from None
         if condition is not None:
-            found.setdefault(any_case(table.strip()), condition)
-    return found
+            conditions_by_table.setdefault(any_case(table.strip()), condition)
+    return conditions_by_table
 
 
 def _object(text: str, what: str) -> dict[str, Any]:

@@ -126,10 +126,10 @@ class CommandHandler:
         self, command: PauseLog | ResumeLog | PausePipeline | ResumePipeline
     ) -> dict[str, Any]:
         if isinstance(command, (PausePipeline, ResumePipeline)):
-            key, found = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
+            key, details = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
             if isinstance(command, PausePipeline):
-                return found | {"paused": pause(self._state, key, command.by).to_json()}
-            return found | {"resumed": resume(self._state, key)}
+                return details | {"paused": pause(self._state, key, command.by).to_json()}
+            return details | {"resumed": resume(self._state, key)}
         assert self._switch is not None
         if isinstance(command, PauseLog):
             return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
@@ -249,8 +249,8 @@ class CommandHandler:
             scope["mode"] = command.mode
         if command.where is not None:
             scope["where"] = command.where
-        found = {table: choice.first_match(command.conditions, table) for table in shapes}
-        conditions = {table: text for table, text in found.items() if text is not None}
+        by_table = {table: choice.first_match(command.conditions, table) for table in shapes}
+        conditions = {table: text for table, text in by_table.items() if text is not None}
         if conditions:
             scope["conditions"] = conditions
         if command.plain:
@@ -323,10 +323,10 @@ def _key_columns(
     table: TableName, schema: TableSchema, order: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """The columns of the table's keys, in the given order; the table's key if None."""
-    given = order or schema.key
-    if sorted(given) not in (sorted(schema.key), sorted(schema.match_key)):
+    columns = order or schema.key
+    if sorted(columns) not in (sorted(schema.key), sorted(schema.match_key)):
         raise UsageError(f"a key of {table} is ({', '.join(schema.key)}): give these columns")
-    return given
+    return columns
 
 
 def _ordered_keys(

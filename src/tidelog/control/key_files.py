@@ -252,7 +252,7 @@ def _parquet(
 
 def keys_of_batch(batch: pa.RecordBatch, columns: Key, texts: KeyTexts) -> Iterator[Key]:
     """The batch's rows as keys. Raises UsageError with a column whose type no key has."""
-    found = []
+    values = []
     for name in columns:
         try:
             column = texts(batch.column(name))
@@ -260,8 +260,8 @@ def keys_of_batch(batch: pa.RecordBatch, columns: Key, texts: KeyTexts) -> Itera
             raise UsageError(f"keys: column {name}: {error}") from None
         if column.null_count:
             raise UsageError(f"keys: column {name} holds NULL, and a key never does")
-        found.append(column.to_pylist())
-    yield from zip(*found, strict=True)
+        values.append(column.to_pylist())
+    yield from zip(*values, strict=True)
 
 
 _READERS: dict[

@@ -138,10 +138,10 @@ class Mailbox:
         digest = _digest(key)
         content = _digest(json.dumps(document, sort_keys=True))
         self._put_once(_GIVEN + digest, {"id": new_id(), "content": content})
-        found = self._state.get(_GIVEN + digest)
-        if found is None:  # removed just now, after a week
+        document_given = self._state.get(_GIVEN + digest)
+        if document_given is None:  # removed just now, after a week
             return self._give(key, document)
-        return found.value["id"], digest, found.value["content"]
+        return document_given.value["id"], digest, document_given.value["content"]
 
     def _put_once(self, name: str, value: dict[str, Any]) -> None:
         try:

@@ -52,12 +52,12 @@ def parse_options(texts: Sequence[str]) -> SetDumpOptions:
 
 def parse_conditions(texts: Sequence[str]) -> dict[str, str]:
     """``public.orders=placed > '2026-01-01'`` as conditions by table."""
-    found: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     for text in texts:
         table, equals, condition = text.partition("=")
         if not equals or not condition.strip():
             raise UsageError("--condition is TABLE=SQL, such as public.orders='id > 5'")
-        if table in found:
+        if table in conditions:
             raise UsageError(f"--condition: {table} has two; join them with AND")
-        found[table] = condition
-    return found
+        conditions[table] = condition
+    return conditions

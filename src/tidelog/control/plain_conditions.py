@@ -95,9 +95,9 @@ class _Parser:
         return kind in ("word", "sign") and text in texts
 
     def _take(self, *texts: str) -> bool:
-        found = self._next_is(*texts)
-        self._at += found
-        return found
+        matches = self._next_is(*texts)
+        self._at += matches
+        return matches
 
     def _expect(self, text: str) -> None:
         if not self._take(text):

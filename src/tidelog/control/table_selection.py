@@ -96,9 +96,9 @@ def _spellings(table: TableName, database: str | None) -> tuple[str, ...]:
     namespaces, names = ({part, _quoted(part)} for part in (table.namespace, table.name))
     short = [f"{namespace}.{name}" for namespace in namespaces for name in names]
     fronts = () if database is None else (database, _quoted(database))
-    found = (*short, *(f"{front}.{text}" for front in fronts for text in short))
+    spellings = (*short, *(f"{front}.{text}" for front in fronts for text in short))
     # RE2 takes UTF-8 only; a database without an encoding may have other names.
-    return tuple(text.encode("utf-8", "replace").decode() for text in found)
+    return tuple(text.encode("utf-8", "replace").decode() for text in spellings)
 
 
 def _quoted(part: str) -> str:

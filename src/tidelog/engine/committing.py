@@ -226,14 +226,14 @@ def _ranges(
     done: Event | Message | Events | Sequence[Event | Message | Events],
 ) -> tuple[list[tuple[int, int]], list[tuple[int, Share]]]:
     """Numbers of events as ranges; and the parts of split events."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     shares: list[tuple[int, Share]] = []
     start = stop = -1
     for each in [done] if isinstance(done, (Event, Message, Events)) else done:
         if isinstance(each, Events):
             for part in each.parts:
                 if part.share is None:
-                    found.append((part.first, part.first + len(part)))
+                    ranges.append((part.first, part.first + len(part)))
                 else:
                     shares.append((part.first, part.share))
             continue
@@ -244,7 +244,7 @@ def _ranges(
             continue
         if number != stop:
             if start >= 0:
-                found.append((start, stop))
+                ranges.append((start, stop))
             start = number
         stop = number + 1
-    return [*found, (start, stop)] if start >= 0 else found, shares
+    return [*ranges, (start, stop)] if start >= 0 else ranges, shares

@@ -195,10 +195,10 @@ class EngineCore:
         self._report("started", None)
         if not self._advance(EngineState.INITIALIZING, EngineState.CREATING_TASKS):
             return
-        found = self._connector.tasks()
-        if not found:
+        tasks = self._connector.tasks()
+        if not tasks:
             raise ConfigError("the connector has no task")
-        self._tasks = [self._running(task) for task in found]
+        self._tasks = [self._running(task) for task in tasks]
         if not self._advance(EngineState.CREATING_TASKS, EngineState.STARTING_TASKS):
             self._tasks = []  # no task was started, so none is stopped
             return

@@ -108,13 +108,13 @@ class EventBatch:
     def value(self, name: str, row: int) -> Any:
         """The Python value of a column; for ``before`` and ``after`` a tuple, None if null."""
         lists = self._whole._lists
-        found = lists.get(name)
-        if found is None:
+        values = lists.get(name)
+        if values is None:
             column = self._whole.data.column(name)
             image = name in ("before", "after")
             # Another thread may do the same at the same time, with the same result.
-            found = lists[name] = _rows(column) if image else _values(column)
-        return found[self._at + row]
+            values = lists[name] = _rows(column) if image else _values(column)
+        return values[self._at + row]
 
     @property
     def versions(self) -> npt.NDArray[np.int64]:
@@ -189,23 +189,23 @@ def _values(column: pa.Array) -> list[Any]:
     texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if texts or (numbers and not column.null_count):
-        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     elif pa.types.is_decimal(kind):  # to_pylist converts the same texts one by one
-        found = _each(Decimal, column.cast(pa.string()).to_numpy(zero_copy_only=False).tolist())
+        values = _each(Decimal, column.cast(pa.string()).to_numpy(zero_copy_only=False).tolist())
     elif (unit := _unit_in_calendar(column)) is not None:
         number = pa.int32() if unit == "D" else pa.int64()
         passed = column.cast(number).fill_null(0).to_numpy().astype(f"m8[{unit}]")
         epoch = pa.scalar(0, kind).as_py()
-        found = [epoch + each for each in passed.tolist()]
+        values = [epoch + each for each in passed.tolist()]
         if column.null_count:
             valid = column.is_valid().to_pylist()
-            found = [each if present else None for each, present in zip(found, valid, strict=True)]
+            values = [each if present else None for each, present in zip(values, valid, strict=True)]
     else:
         try:
-            found = column.to_pylist()
+            values = column.to_pylist()
         except (OverflowError, ValueError):
-            found = [_value(each) for each in column]
-    return found
+            values = [_value(each) for each in column]
+    return values
 
 
 def _each(make: Callable[[Any], Any], values: list[Any]) -> list[Any]:
@@ -222,8 +222,8 @@ def _unit_in_calendar(column: pa.Array) -> str | None:
     else:
         return None
     least, most = _CALENDAR[unit]
-    found = pc.min_max(column.cast(number)).as_py()
-    low, high = found["min"], found["max"]
+    bounds = pc.min_max(column.cast(number)).as_py()
+    low, high = bounds["min"], bounds["max"]
     return unit if low is None or (least <= low and high <= most) else None
 
 
@@ -245,9 +245,9 @@ def _value(scalar: pa.Scalar) -> Any:
 def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:
     # By column: several times as fast as a struct's own to_pylist.
     columns = [_values(column) for column in image.flatten()]
-    found: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
+    rows: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
     if image.null_count:
         for row, present in enumerate(image.is_valid().to_pylist()):
             if not present:
-                found[row] = None
-    return found
+                rows[row] = None
+    return rows

@@ -243,12 +243,12 @@ class Events(Sequence[Event]):
     def of(cls, events: Sequence[Event], end: int, generation: str = "") -> Events:
         """These events as `Events`; some may be changed or left out."""
         if isinstance(events, Events):
-            made = cls(events.parts, end, generation)
-            made._made = events._made
+            result = cls(events.parts, end, generation)
+            result._made = events._made
         else:
-            made = cls(list(runs(_regroup(events))), end, generation)
-            made._made = list(events)
-        return made
+            result = cls(list(runs(_regroup(events))), end, generation)
+            result._made = list(events)
+        return result
 
     _made: list[Event] | None = None
 
@@ -341,12 +341,12 @@ def _events_of(
     end: int,
     generation: str,
 ) -> Events:
-    taken = [0] * len(batches)
+    offsets = [0] * len(batches)
     parts = []
     for at, length, first in runs:
-        part = batches[at].slice(taken[at], taken[at] + length)
+        part = batches[at].slice(offsets[at], offsets[at] + length)
         part.first = first
-        taken[at] += length
+        offsets[at] += length
         parts.append(part)
     return Events(parts, end, generation)
 

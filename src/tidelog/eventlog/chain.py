@@ -311,13 +311,13 @@ class ChainReader:
         except FileNotFoundError:
             raise _BrokenError(f"segment {names[-1]} vanished") from None
         while segments[-1].first > state.head:
-            found = self._predecessor(segments[-1], names, tags)
+            predecessor = self._predecessor(segments[-1], names, tags)
             # An interrupted roll-up leaves segments that the merged one also contains.
-            while len(segments) > 1 and segments[-1].first < found.next:
+            while len(segments) > 1 and segments[-1].first < predecessor.next:
                 segments.pop()
-            if segments[-1].first != found.next or segments[-1].pred != found.tail:
-                raise _BrokenError(f"segment {found.name} does not join {segments[-1].name}")
-            segments.append(found)
+            if segments[-1].first != predecessor.next or segments[-1].pred != predecessor.tail:
+                raise _BrokenError(f"segment {predecessor.name} does not join {segments[-1].name}")
+            segments.append(predecessor)
         if segments[-1].first < state.head:
             raise _BrokenError(
                 f"the log begins at offset {state.head} ({CHAIN_FILE}), which is inside segment "
@@ -349,14 +349,14 @@ class ChainReader:
                 f"segment {segment.name} says that it is the log's first, but the log begins at "
                 "a lower offset"
             )
-        found = self.find_predecessor(segment, names, tags)
-        if isinstance(found, SegmentMeta):
-            return found
+        predecessor = self.find_predecessor(segment, names, tags)
+        if isinstance(predecessor, SegmentMeta):
+            return predecessor
         missing = (
             f"the segment before {segment.name} is missing: {segment.pred.name} "
             f"(epoch {segment.pred.epoch}, nonce {segment.pred.nonce})"
         )
-        raise _BrokenError(missing if found is None else f"{missing}; {found} cannot be read")
+        raise _BrokenError(missing if predecessor is None else f"{missing}; {predecessor} cannot be read")
 
     def find_predecessor(
         self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]

@@ -33,9 +33,9 @@ class Destination:
 
     def to_json(self) -> dict[str, object]:
         routes = [[name, list(tables)] for name, tables in self.routes]
-        found = {"place": self.place, "tables": list(self.tables)}
+        document = {"place": self.place, "tables": list(self.tables)}
         more = {"hosts": list(self.hosts), "routes": routes, "now": self.now}
-        return {**found, **more, "also": list(self.also)}
+        return {**document, **more, "also": list(self.also)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Destination:
@@ -148,9 +148,9 @@ class Consumers:
         data: dict[str, object] = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
         if outputs:
             data["outputs"] = dict(outputs)
-        for member, found in (("destinations", destinations), ("former", former)):
-            if found:
-                data[member] = {output: each.to_json() for output, each in found.items()}
+        for member, by_output in (("destinations", destinations), ("former", former)):
+            if by_output:
+                data[member] = {output: each.to_json() for output, each in by_output.items()}
         for member, stats in (("stopped", stopped), ("delivered", delivered)):
             if stats:
                 data[member] = {output: asdict(each) for output, each in stats.items()}
@@ -170,25 +170,25 @@ class Consumers:
         """The consumer of this name; for each output the greater offset of the two documents.
         Raises as `all`.
         """
-        found = next((each for each in self.all() if each.name == name), None)
+        consumer = next((each for each in self.all() if each.name == name), None)
         second = None if self._second is None else _read(self._second, f"{_FOLDER}/{name}.json")
         if second is None:
-            return found
-        if found is None:  # a user removed it, so that destinations are not compared
+            return consumer
+        if consumer is None:  # a user removed it, so that destinations are not compared
             return Consumer(name, second.offset, second.updated_ms, second.outputs)
         further = {
-            output: max(found.outputs.get(output, 0), second.outputs.get(output, 0))
-            for output in found.outputs or second.outputs
+            output: max(consumer.outputs.get(output, 0), second.outputs.get(output, 0))
+            for output in consumer.outputs or second.outputs
         }
-        return replace(found, outputs=further)
+        return replace(consumer, outputs=further)
 
     def all(self) -> list[Consumer]:
         """All consumers, sorted by name. Raises SegmentCorruptError for a damaged file: retention
         must not delete what its consumer needs.
         """
         names = self._storage.names(_FOLDER)
-        found = (_read(self._storage, name) for name in names if name.endswith(".json"))
-        return [each for each in found if each is not None]
+        consumers = (_read(self._storage, name) for name in names if name.endswith(".json"))
+        return [each for each in consumers if each is not None]
 
     def _storages(self) -> list[Storage]:
         return [self._storage] if self._second is None else [self._storage, self._second]

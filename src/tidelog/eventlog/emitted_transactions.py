@@ -30,8 +30,8 @@ class EmittedTransactions:
         return max((meta.max_xid or 0 for meta in self._log.chain().segments), default=0)
 
     def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
-        found = self._log.records_with_xids(xids)
-        return {xid: set(ids) for xid, ids in found.items()}
+        schema_ids = self._log.records_with_xids(xids)
+        return {xid: set(ids) for xid, ids in schema_ids.items()}
 
     def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
         for meta in self._segments(xids):

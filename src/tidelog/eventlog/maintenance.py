@@ -84,8 +84,8 @@ class EventLogMaintenance:
         """
         youngest_ms = _now_ms(now_ms) - int(min_age_s * 1000)
         removed = 0
-        with self._storage.exclusive(_LOCK) as held:
-            if not held:
+        with self._storage.exclusive(_LOCK) as entered:
+            if not entered:
                 return 0
             chain = self._finish_rollup()
             state, tag = chain.state, chain.state_tag
@@ -119,8 +119,8 @@ class EventLogMaintenance:
             now_ms: the time, for tests.
         """
         now_ms = _now_ms(now_ms)
-        with self._storage.exclusive(_LOCK) as held:
-            if not held:
+        with self._storage.exclusive(_LOCK) as entered:
+            if not entered:
                 return self._reader.refresh().head
             chain = self._finish_rollup()
             needed = min(
@@ -159,8 +159,8 @@ class EventLogMaintenance:
         They come from writers that woke up late. Remains of an interrupted roll-up or retention are
         deleted.
         """
-        with self._storage.exclusive(_LOCK) as held:
-            return self._sweep() if held else SweepResult([], [])
+        with self._storage.exclusive(_LOCK) as entered:
+            return self._sweep() if entered else SweepResult([], [])
 
     def _sweep(self) -> SweepResult:
         swept = SweepResult([], [])
@@ -265,8 +265,8 @@ def _leftovers(reader: ChainReader, chain: Chain) -> list[SegmentMeta]:
     result: list[SegmentMeta] = []
     segment = chain.segments[0] if chain.segments else None
     while segment is not None and segment.pred is not None:
-        found = reader.find_predecessor(segment, names, tags)
-        segment = found if isinstance(found, SegmentMeta) else None
+        predecessor = reader.find_predecessor(segment, names, tags)
+        segment = predecessor if isinstance(predecessor, SegmentMeta) else None
         if segment is not None:
             result.append(segment)
     return result

@@ -92,10 +92,10 @@ class MessageSchemaStore:
 
     def _free_id(self, text: str) -> int:
         taken = {known.schema_id for known in self._known.values()}
-        found = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _IDS + 1
-        while found in taken:
-            found = found % _IDS + 1
-        return found
+        schema_id = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _IDS + 1
+        while schema_id in taken:
+            schema_id = schema_id % _IDS + 1
+        return schema_id
 
     def _load_new(self) -> None:
         for number in new_numbers(self._storage, _FOLDER, _FILE, _name, self._known):
@@ -104,8 +104,8 @@ class MessageSchemaStore:
     def _load(self, number: int) -> None:
         name = _name(number)
         try:
-            found = json.loads(self._storage.read(name))
-            subject, schema_id, text = str(found["subject"]), int(found["id"]), str(found["schema"])
+            document = json.loads(self._storage.read(name))
+            subject, schema_id, text = str(document["subject"]), int(document["id"]), str(document["schema"])
         except FileNotFoundError:
             return  # moved away
         except (OSError, ValueError, KeyError, TypeError) as error:

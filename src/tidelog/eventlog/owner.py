@@ -42,24 +42,24 @@ def claim(storage: Storage, generation: str, state: StateStore, about: str) -> N
     """
     own = _own(state)
     try:
-        found = from_checksummed_json(storage.read(LED_BY_FILE))
+        owner = from_checksummed_json(storage.read(LED_BY_FILE))
     except (FileNotFoundError, ValueError):  # a new log, or one of an earlier version
-        found = {}
-    if found.get("store") == own["id"]:
+        owner = {}
+    if owner.get("store") == own["id"]:
         _note(state, own, generation)
         return
-    if found and own.get("generation") == generation:
+    if owner and own.get("generation") == generation:
         raise PreflightError(
             f"this event log is led through another state store since "
-            f"{_when(found)}: {found.get('about', 'unknown')}; ours is {about}. Captures of one "
+            f"{_when(owner)}: {owner.get('about', 'unknown')}; ours is {about}. Captures of one "
             "event log need one state.url. Correct it here, or stop those captures, delete "
             f"{LED_BY_FILE} of the event log and start this one again"
         )
-    if found:
+    if owner:
         logger.warning(
             "the event log was led through another state store, %s, until now; from here on "
             "captures that use that one stop. Ours is %s",
-            found.get("about", "unknown"),
+            owner.get("about", "unknown"),
             about,
         )
     document = {"store": own["id"], "about": about, "since_ms": time.time_ns() // 1_000_000}
@@ -69,9 +69,9 @@ def claim(storage: Storage, generation: str, state: StateStore, about: str) -> N
 
 def _own(state: StateStore) -> dict[str, Any]:
     while True:
-        found = state.get(STORE_KEY)
-        if found is not None:
-            return dict(found.value)
+        document = state.get(STORE_KEY)
+        if document is not None:
+            return dict(document.value)
         try:
             state.put(STORE_KEY, {"id": secrets.token_hex(8)}, 0)
         except StateConflictError:

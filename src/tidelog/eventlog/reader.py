@@ -265,7 +265,7 @@ class EventLog:
         Searches from the newest segment back, down to ``down_to`` or the head; a transaction
         without records is not in the result.
         """
-        found: dict[int, set[int]] = {}
+        schema_ids: dict[int, set[int]] = {}
         if not len(xids):
             return {}
         for _ in range(_RESOLVE_ATTEMPTS):
@@ -286,8 +286,8 @@ class EventLog:
                         hits = in_ranges(xids, xid)
                         ids = batch.column("schema_id").to_numpy()[hits]
                         for pair in set(zip(xid[hits].tolist(), ids.tolist(), strict=True)):
-                            found.setdefault(pair[0], set()).add(pair[1])
-                return {xid: frozenset(ids) for xid, ids in found.items()}
+                            schema_ids.setdefault(pair[0], set()).add(pair[1])
+                return {xid: frozenset(ids) for xid, ids in schema_ids.items()}
             except FileNotFoundError:
                 continue  # rolled up or deleted in the meantime; earlier results remain valid
         raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
@@ -301,9 +301,9 @@ class EventLog:
                 for meta in reversed(self.chain().segments):
                     if meta.max_xid is None:
                         continue
-                    found = self._last_transaction(meta)
-                    if found is not None:
-                        return found
+                    last = self._last_transaction(meta)
+                    if last is not None:
+                        return last
                 return None
             except FileNotFoundError:
                 continue  # rolled up or deleted in the meantime
@@ -314,15 +314,15 @@ class EventLog:
         segment = SegmentFile(self.storage, meta.name, columns)
         if segment.meta.nonce != meta.nonce:
             raise FileNotFoundError(meta.name)
-        found: LastTransaction | None = None
+        last: LastTransaction | None = None
         for batch in segment.batches():
             position, xid, commit_ts = (batch.column(name).to_numpy() for name in columns[1:])
             of_dump = np.isin(batch.column("kind").to_numpy(), (Kind.DUMP_ROW, Kind.ABSENT))
             rows = np.flatnonzero((xid > 0) & ~of_dump)
             if len(rows):
                 i = rows[-1]
-                found = LastTransaction(int(position[i]), int(xid[i]), int(commit_ts[i]))
-        return found
+                last = LastTransaction(int(position[i]), int(xid[i]), int(commit_ts[i]))
+        return last
 
     def chunks(self, start: int | None = None) -> Iterator[tuple[SegmentMeta, ChunkMeta]]:
         """The chunks from offset ``start`` on, in order, from metadata only."""

@@ -65,23 +65,23 @@ class SchemaStore:
 
     def get(self, schema_id: int) -> TableSchema:
         """The schema of this number. Raises EventLogError if there is none."""
-        found = self._schemas.get(schema_id)
-        if found is None:
+        schema = self._schemas.get(schema_id)
+        if schema is None:
             with self._lock:
-                found = self._schemas.get(schema_id) or self._load(schema_id)
-        if found is None:
+                schema = self._schemas.get(schema_id) or self._load(schema_id)
+        if schema is None:
             raise self._missing_error(schema_id)
-        return found
+        return schema
 
     def by_table(self) -> dict[TableName, list[TableSchema]]:
         """All versions of every table, tables sorted, versions oldest first."""
         with self._lock:
             self._load_new()
             schemas = [schema for _, schema in sorted(self._schemas.items())]
-        found: dict[TableName, list[TableSchema]] = {each: [] for each in self._names(schemas)}
+        versions: dict[TableName, list[TableSchema]] = {each: [] for each in self._names(schemas)}
         for schema in schemas:
-            found[schema.table].append(schema)
-        return found
+            versions[schema.table].append(schema)
+        return versions
 
     def versions(self, table: TableName) -> list[TableSchema]:
         """All versions of the table, oldest first."""

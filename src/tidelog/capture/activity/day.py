@@ -60,12 +60,12 @@ class Day:
             bucket = Bucket(at_s)
             self.buckets.append(bucket)
         bucket.seen_s = min(BUCKET_S, round(bucket.seen_s + seen_s, 1))
-        self._track_busiest(at_s, {table: sum(found) for table, found in counts.items()})
-        for table, found in counts.items():
+        self._track_busiest(at_s, {table: sum(operations) for table, operations in counts.items()})
+        for table, operations in counts.items():
             at = bucket.rest
             if table in self.since:
                 at = bucket.tables.setdefault(table, [0] * len(KINDS))
-            _add_counts(at, found)
+            _add_counts(at, operations)
         del self.buckets[:-BUCKETS]
 
     def _track_busiest(self, at_s: int, counts: Mapping[str, int]) -> None:
@@ -94,13 +94,13 @@ class Day:
         place, by_time = KINDS.index(kind), {bucket.at_s: bucket for bucket in self.buckets}
         if not by_time:
             return []
-        found: list[int | None] = []
+        values: list[int | None] = []
         for at_s in range(self.buckets[0].at_s, self.buckets[-1].at_s + 1, BUCKET_S):
             bucket = by_time.get(at_s)
             known = bucket is not None and bucket.whole and at_s >= self.since[table]
             counts = bucket.tables.get(table) if bucket is not None else None
-            found.append(None if not known else counts[place] if counts else 0)
-        return found
+            values.append(None if not known else counts[place] if counts else 0)
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """The document, busiest table first; 0 stands for a bucket without operations."""
@@ -123,17 +123,17 @@ class Day:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Day:
         """Read the document; returns an empty day if another version wrote it."""
-        found = cls()
+        day = cls()
         if data.get("version") != _VERSION:
-            return found
+            return day
         for at_s, seen_s, rest in zip(data["at_s"], data["seen_s"], data["rest"], strict=True):
-            found.buckets.append(Bucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
+            day.buckets.append(Bucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
         for each in data["tables"]:
-            found.since[each["table"]] = each["since_s"]
-            for bucket, counts in zip(found.buckets, each["counts"], strict=True):
+            day.since[each["table"]] = each["since_s"]
+            for bucket, counts in zip(day.buckets, each["counts"], strict=True):
                 if counts:
                     bucket.tables[each["table"]] = list(counts)
-        return found
+        return day
 
 
 def _add_counts(into: Counts, more: Sequence[int]) -> None:

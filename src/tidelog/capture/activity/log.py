@@ -58,13 +58,13 @@ class Activity:
             batch.schema_id.astype(np.int64) * (_OTHER + 1) + _PLACES[batch.kind]
             for batch in batches
         ]
-        found = np.bincount(np.concatenate(codes))
+        totals = np.bincount(np.concatenate(codes))
         with self._lock:
-            for code in np.flatnonzero(found).tolist():
+            for code in np.flatnonzero(totals).tolist():
                 schema_id, place = divmod(code, _OTHER + 1)
                 if schema_id and place != _OTHER:
                     counts = self._counts.setdefault(schema_id, np.zeros(_OTHER, np.int64))
-                    counts[place] += found[code]
+                    counts[place] += totals[code]
 
     def poll(self, now_s: float, lag_s: float | None) -> None:
         """Close the bucket whose time has passed, and store it. Called about once a second;
@@ -93,23 +93,23 @@ class Activity:
 
     def _by_table(self, counts: dict[int, Int64s]) -> dict[str, list[int]]:
         """Counts by table name; a table has several schema ids while its schema changes."""
-        found: dict[str, Int64s] = {}
+        by_table: dict[str, Int64s] = {}
         for schema_id, each in counts.items():
             table = self._table_of(schema_id)
-            found[table] = found[table] + each if table in found else each
-        return {table: each.tolist() for table, each in found.items()}
+            by_table[table] = by_table[table] + each if table in by_table else each
+        return {table: each.tolist() for table, each in by_table.items()}
 
 
 def _drops(day: Day) -> list[dict[str, Any]]:
     """Drops of the day: those that still last come first, then the newest."""
-    found = [
+    drops = [
         (drop.end is not None, -drop.start, table, kind, drop)
         for table in day.since
         for kind in KINDS[:-1]  # the end of a dump is no drop
         for drop in find_drops(day.series(table, kind))
     ]
-    found.sort(key=lambda each: each[:4])
-    return [_drop_document(day, table, kind, drop) for _, _, table, kind, drop in found[:DROPS]]
+    drops.sort(key=lambda each: each[:4])
+    return [_drop_document(day, table, kind, drop) for _, _, table, kind, drop in drops[:DROPS]]
 
 
 def _drop_document(day: Day, table: str, kind: str, drop: DropSpan) -> dict[str, Any]:

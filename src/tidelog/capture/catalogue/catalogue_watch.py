@@ -38,7 +38,7 @@ REPORT_AFTER_S = 30.0
 
 @dataclass(slots=True)
 class _Wait:
-    found: str  # the table's fingerprint
+    fingerprint: str
     snapshot: Snapshot
     began: float
     since_ms: int
@@ -60,12 +60,12 @@ class TransactionWait:
         self._who_is_open = who_is_open
         self._waits: dict[str, _Wait] = {}
 
-    def have_ended(self, table: str, found: str) -> bool:
+    def have_ended(self, table: str, fingerprint: str) -> bool:
         """Have all transactions ended that ran when the table was first seen like this? Poll it."""
         wait = self._waits.get(table)
-        if wait is None or wait.found != found:
+        if wait is None or wait.fingerprint != fingerprint:
             now_ms = int(time.time() * 1000)
-            self._waits[table] = _Wait(found, self._snapshot(), time.monotonic(), now_ms)
+            self._waits[table] = _Wait(fingerprint, self._snapshot(), time.monotonic(), now_ms)
             return False
         if self._snapshot().follows(wait.snapshot):
             return True
@@ -193,7 +193,7 @@ class CatalogueWatch:
             known = self._known()
             change = self.scope.store_choice(known.keys())
             if change is not None:
-                known = {n: found for n, found in known.items() if not self.scope.is_left_out(n)}
+                known = {n: fingerprint for n, fingerprint in known.items() if not self.scope.is_left_out(n)}
                 # The next comparison judges the tables that are published again.
                 if not self._dump_new:
                     again = {str(table) for table in self._published()}
@@ -206,16 +206,16 @@ class CatalogueWatch:
     def _accept(self, versions: Mapping[TableName, str]) -> None:
         """Store the fingerprints of these tables: their rows of now are no change."""
         shapes = self._shapes(list(versions))
-        found = {
+        fingerprints = {
             str(t): _fingerprint(shape)
             for t, shape in shapes.items()
             if self._refused.refusal_of(t) is None
         }
         self._report_relations(shapes.values())
-        stored = {str(t): version for t, version in versions.items() if str(t) in found}
+        stored = {str(t): version for t, version in versions.items() if str(t) in fingerprints}
         if not self._dump_new:
-            found |= {str(t): _NOT_READ for t in versions if t not in shapes}
-        self._keep({**self._known(), **found})
+            fingerprints |= {str(t): _NOT_READ for t in versions if t not in shapes}
+        self._keep({**self._known(), **fingerprints})
         self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
 
     def poll(self) -> list[TableName]:
@@ -224,12 +224,12 @@ class CatalogueWatch:
         If the catalogue's stamp is the same as at the last comparison, nothing else is read.
         """
         try:
-            asked = self._poll()
+            requested = self._poll()
         except SourceError as error:
             self.polls.failed(error)
             raise
         self.polls.answered()
-        return asked
+        return requested
 
     def _poll(self) -> list[TableName]:
         self.begin()
@@ -238,10 +238,10 @@ class CatalogueWatch:
         if fresh and now < self._whole_at + WHOLE_EVERY_S and not self._refused.any_left:
             return []
         self._stamp = None
-        asked, complete = self._compare()
+        requested, complete = self._compare()
         if complete:
             self._stamp, self._whole_at = stamp, now
-        return asked
+        return requested
 
     def _compare(self) -> tuple[list[TableName], bool]:
         """Compare every table; returns the requested dumps, and whether no other is still due."""
@@ -254,7 +254,7 @@ class CatalogueWatch:
                 known[str(table)] = _UNKNOWN
         current = {} if self._dump_new else self._missing(stored, versions)
         current_versions: dict[str, str] = {}
-        asked: list[TableName] = []
+        requested: list[TableName] = []
         self._refused.keep_only(list(versions))
         self.earlier_writers.keep_only(self._captured)
         self._refused.retry_due()
@@ -277,16 +277,16 @@ class CatalogueWatch:
                 continue
             if shape is None:
                 continue
-            found = _fingerprint(shape)
-            new, owed = name not in known, self._refused.needs_dump(table)
+            fingerprint = _fingerprint(shape)
+            new, is_owed = name not in known, self._refused.needs_dump(table)
             left_out = self.scope.is_left_out(name)
-            if not (owed or left_out) and not self._is_due(known.get(name), found):
-                current[name], current_versions[name] = found, version
+            if not (is_owed or left_out) and not self._is_due(known.get(name), fingerprint):
+                current[name], current_versions[name] = fingerprint, version
                 self.earlier_writers.forget(name)
                 continue
             if left_out:
                 reason = self.scope.reason(name)
-            elif owed:
+            elif is_owed:
                 reason = "it could not be captured or dumped before"
             elif new:
                 reason = "the table is new"
@@ -296,11 +296,11 @@ class CatalogueWatch:
                 reason = "its rows may have changed without row events"
             # The dump of a new table without a key fails with a message that says so.
             wanted = new or bool(shape.schema.key)
-            if self._is_settled(name, found) and (not wanted or self._request_dump(table, reason)):
+            if self._is_settled(name, fingerprint) and (not wanted or self._request_dump(table, reason)):
                 if wanted:
-                    asked.append(table)
+                    requested.append(table)
                     self._refused.dump_requested(table)
-                current[name], current_versions[name] = found, version
+                current[name], current_versions[name] = fingerprint, version
                 self.earlier_writers.forget(name)
                 continue
             complete = False
@@ -311,16 +311,16 @@ class CatalogueWatch:
             self.on_present(self._captured)
         if current != stored:
             self._keep(current)
-        self.scope.note_dumps([str(table) for table in asked])
+        self.scope.note_dumps([str(table) for table in requested])
         if current_versions != judged:  # last: a stored version must not be newer than its shape
             self._state.put(VERSIONS_KEY, current_versions, None)
-        return asked, complete
+        return requested, complete
 
-    def _is_due(self, known: str | None, found: str) -> bool:
-        """Is a dump due for fingerprint ``found``? ``known``: the stored one; None: a new table."""
+    def _is_due(self, known: str | None, fingerprint: str) -> bool:
+        """Is a dump due for ``fingerprint``? ``known``: the stored one; None: a new table."""
         if known is None:
             return self._dumps_new
-        return known != _NOT_READ and self._differ(known, found)
+        return known != _NOT_READ and self._differ(known, fingerprint)
 
     @property
     def _dumps_new(self) -> bool:
@@ -368,17 +368,17 @@ class CatalogueWatch:
     def undumpable(self) -> set[str]:
         """Tables without a key, if every table is to be dumped."""
         known = self._last_known().items() if self._dump_new else ()
-        return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
+        return {name for name, fingerprint in known if fingerprint != _UNKNOWN and fingerprint.endswith(" ")}
 
     def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?
 
         False while transactions run that may have begun before the change: poll it.
         """
-        known, name, found = self._known(), str(table), _fingerprint(shape)
-        if name in known and not self._differ(known[name], found):
+        known, name, fingerprint = self._known(), str(table), _fingerprint(shape)
+        if name in known and not self._differ(known[name], fingerprint):
             return True
-        return self._is_settled(name, found)
+        return self._is_settled(name, fingerprint)
 
     def note_dump(self, table: TableName, shape: TableShape) -> None:
         """Note that a dump was requested after ``shape`` was read and `is_settled` returned
@@ -429,13 +429,13 @@ class CatalogueWatch:
         stored = self._state.get(key)
         return {} if stored is None else dict(stored.value)
 
-    def _differ(self, known: str, found: str) -> bool:
+    def _differ(self, known: str, fingerprint: str) -> bool:
         storage, _, key = known.partition(" ")
-        storage_now, _, key_now = found.partition(" ")
+        storage_now, _, key_now = fingerprint.partition(" ")
         return key != key_now or self._catalogue.rows_may_differ(storage, storage_now)
 
-    def _is_settled(self, name: str, found: str) -> bool:
-        return self.earlier_writers.have_ended(name, found)
+    def _is_settled(self, name: str, fingerprint: str) -> bool:
+        return self.earlier_writers.have_ended(name, fingerprint)
 
 
 def _fingerprint(shape: TableShape) -> str:

@@ -49,14 +49,14 @@ class RelationNames:
         name, relation_id, xid = str(named.table), named.relation_id, named.xid
         with self._lock:
             known = self._read()
-            found = [
+            wrong = [
                 RowsUnlogged(TableName.parse(other), f"it was written to as {name}", xid)
                 for other in sorted(self._tables.get(relation_id, ()))
                 if other != name
             ]
             if named.captured and known.get(name, relation_id) != relation_id:
-                found.append(RowsUnlogged(named.table, "another table had its name", xid))
-        return found
+                wrong.append(RowsUnlogged(named.table, "another table had its name", xid))
+        return wrong
 
     def store_name(self, named: RelationNamed) -> None:
         """Store that the table is this relation from here on."""

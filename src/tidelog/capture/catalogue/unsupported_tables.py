@@ -85,9 +85,9 @@ class UnsupportedTables:
         """Why the table can't be dumped; None if no cause is known."""
         with self._lock:
             entry = self._known.get(str(table))
-            found = [] if entry is None else list(entry["causes"].values())
-            found += self._of_all
-            return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
+            causes = [] if entry is None else list(entry["causes"].values())
+            causes += self._of_all
+            return Refusal(**{k: v for k, v in causes[0].items() if k != "at_ms"}) if causes else None
 
     def on_dump_failed(self, table: TableName, reason: str) -> None:
         """Report that a dump which capture needs lacked a privilege. It is retried at growing

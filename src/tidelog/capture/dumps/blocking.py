@@ -119,11 +119,11 @@ class BlockingDumps:
             for progress in unfinished:
                 progress.forget_reading()
         for progress in unfinished:
-            found = self._tables.look_up(progress)
-            if isinstance(found, SourceError) and is_unavailable(found):
-                raise found
+            result = self._tables.look_up(progress)
+            if isinstance(result, SourceError) and is_unavailable(result):
+                raise result
             with self._actions.lock:
-                if self._tables.admit(dump, progress, found):
+                if self._tables.admit(dump, progress, result):
                     if progress.status is TableStatus.PENDING:
                         progress.transition(TableInput.BEGIN)
                     waiting.append(progress)

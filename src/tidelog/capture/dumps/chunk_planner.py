@@ -204,12 +204,12 @@ class ChunkQueue:
         """The next task that reads missing rows by their keys."""
         if now < self.refetch_not_before:
             return None
-        taken = refetch_queue.take(REFETCH_KEYS, now)
-        if taken is None:
+        keys = refetch_queue.take(REFETCH_KEYS, now)
+        if keys is None:
             return None
-        table = TableName.parse(taken.refetch_table.table)
-        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.refetch_table.columns)
-        return ChunkTask(table, None, None, request, taken=taken)
+        table = TableName.parse(keys.refetch_table.table)
+        request = ChunkRequest(table, keys=keys.keys, key_columns=keys.refetch_table.columns)
+        return ChunkTask(table, None, None, request, taken=keys)
 
     def next_chunk(
         self, dump_table: DumpTable, limit_rows: int, *, planned: bool

@@ -87,8 +87,8 @@ class ChunkReading:
         if len(inflight) >= (2 if readers == 1 else 2 * readers + 2):
             return False
         each = self._chunk_bytes
-        held = sum(task.bytes or each for task in inflight)
-        return not inflight or held + each <= self._store.options.buffer_bytes
+        in_memory = sum(task.bytes or each for task in inflight)
+        return not inflight or in_memory + each <= self._store.options.buffer_bytes
 
     def windows(self) -> list[dict[str, Any]]:
         """For status: the chunks being read."""
@@ -173,9 +173,9 @@ class ChunkReading:
         with self._lock:
             doubtful = self._is_open(window, task) and self._results.on_failure(task, error)
         if doubtful:
-            found = self._results.look_up(task)
+            result = self._results.look_up(task)
             with self._lock:
-                self._results.on_lookup(task, error, found)
+                self._results.on_lookup(task, error, result)
 
     def _have_read(self, task: ChunkTask, window: Window, rows: ChunkRows) -> None:
         self._store.chunks_read.answered()

@@ -51,17 +51,17 @@ class KeySets:
 
     def slice(self, set_id: str, first: int, count: int) -> tuple[Key, ...]:
         """The keys ``first`` to ``first + count``, fewer at the end."""
-        found: list[Key] = []
-        while len(found) < count:
-            at = first + len(found)
+        keys: list[Key] = []
+        while len(keys) < count:
+            at = first + len(keys)
             document = self._state.get(_name(set_id, at // PIECE_KEYS))
             start = at % PIECE_KEYS
             piece: Sequence[list[str | None]] = [] if document is None else document.value
-            part = piece[start : start + count - len(found)]
+            part = piece[start : start + count - len(keys)]
             if not part:
                 break
-            found.extend(tuple(key) for key in part)
-        return tuple(found)
+            keys.extend(tuple(key) for key in part)
+        return tuple(keys)
 
     def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
         """Store a piece of `PIECE_KEYS` keys; one that is only read by `all` may have another size

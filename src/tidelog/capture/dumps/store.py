@@ -98,7 +98,7 @@ class DumpStore:
         self._set = {} if stored is None else dict(stored.value)
         self.options = self._defaults.model_copy(update=self._set)
         documents = map(self._state.get, self._state.keys(DUMP_PREFIX))
-        dumps = [DumpState.from_json(found.value) for found in documents if found is not None]
+        dumps = [DumpState.from_json(document.value) for document in documents if document is not None]
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(
@@ -180,9 +180,9 @@ class DumpStore:
 
     def request_due(self, table: str, reason: str, now_ms: int) -> str:
         """Join a queued dump, or queue another; returns its id."""
-        found = self.join_pending(table, reason)
-        if found is not None:
-            return found
+        pending = self.join_pending(table, reason)
+        if pending is not None:
+            return pending
         dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"
         tables = [TableProgress(table)]
         self.request(dump_id, tables, mode="incremental", reason=reason, now_ms=now_ms)

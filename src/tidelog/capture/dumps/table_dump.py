@@ -173,8 +173,8 @@ class DumpTables:
         run.transition(TableRunInput.NEXT)
 
         def look_up() -> None:
-            found = self.look_up(run.progress)
-            self._actions.post(lambda: self._on_lookup(run, found, look_up))
+            result = self.look_up(run.progress)
+            self._actions.post(lambda: self._on_lookup(run, result, look_up))
 
         self._effect(run, look_up)
 

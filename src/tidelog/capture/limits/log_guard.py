@@ -176,8 +176,8 @@ class LogGuard:
         Raises:
             LogInDangerError: if capture must stop.
         """
-        kept = RetainedLog.from_status(source, self._much_bytes)
-        danger = danger_of(kept, eased=1.0 if self._danger is None else EASED)
+        log = RetainedLog.from_status(source, self._much_bytes)
+        danger = danger_of(log, eased=1.0 if self._danger is None else EASED)
         before, self._danger = self._danger, danger
         if danger is None:
             self._over(before)
@@ -185,8 +185,8 @@ class LogGuard:
         if before is None:
             self._since_ms = int(time.time() * 1000)
             logger.warning("the source's log is in danger: %s", danger.sentence)
-        if before is None or kept.share <= self._share * LESS:
-            self._worse_at, self._share = self._now(), kept.share
+        if before is None or log.share <= self._share * LESS:
+            self._worse_at, self._share = self._now(), log.share
         if self._wanted is WhenLogInDanger.WARN:
             return
         self._gate.block(DumpBlockCause.LOG_IN_DANGER, danger.sentence)

@@ -46,19 +46,19 @@ def pause_of(state: StateStore, key: str) -> Pause | None:
 
 def pause(state: StateStore, key: str, by: str) -> Pause:
     """Pause what ``key`` names; an existing pause keeps its requester."""
-    found = pause_of(state, key)
-    if found is None:
-        found = Pause(by, int(time.time() * 1000))
-        state.put(key, found.to_json(), None)
-    return found
+    current = pause_of(state, key)
+    if current is None:
+        current = Pause(by, int(time.time() * 1000))
+        state.put(key, current.to_json(), None)
+    return current
 
 
 def resume(state: StateStore, key: str) -> bool:
     """Resume what ``key`` names; False: it was not paused."""
-    found = state.get(key) is not None
-    if found:
+    paused = state.get(key) is not None
+    if paused:
         state.delete(key)
-    return found
+    return paused
 
 
 class LogSwitch:
@@ -92,17 +92,17 @@ class LogSwitch:
         """Stop reading the log until `turn_on`. Durable when this returns, and later commits are
         not read, unless the engine did not check for `OBEY_S`.
         """
-        found = pause(self._state, LOG_KEY, by)
+        current = pause(self._state, LOG_KEY, by)
         self._obeyed.clear()
-        self._note(found)
+        self._note(current)
         self._obeyed.wait(OBEY_S)
-        return found
+        return current
 
     def turn_on(self) -> bool:
         """Resume where reading stopped; False: it was not paused."""
-        found = resume(self._state, LOG_KEY)
+        was_paused = resume(self._state, LOG_KEY)
         self._note(None)
-        return found
+        return was_paused
 
     def _note(self, found: Pause | None) -> None:
         self._pause = found

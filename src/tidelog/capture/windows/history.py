@@ -104,15 +104,15 @@ class UnseenTransactions:
         self, snapshot: Snapshot, is_table: Callable[[int], bool], before: int
     ) -> set[int]:
         """Xids in batches numbered below ``before`` that changed the table and are not visible."""
-        found: set[int] = set()
+        xids: set[int] = set()
         for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
             if sequence >= before:
                 break
             unseen = ~snapshot.visible(xid)
-            found.update(
+            xids.update(
                 int(x) for x, s in zip(xid[unseen], schema[unseen], strict=True) if is_table(int(s))
             )
-        return found
+        return xids
 
 
 @dataclass(slots=True)

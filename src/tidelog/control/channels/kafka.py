@@ -134,9 +134,9 @@ class ChannelProblem:
 
 def channel_error(heard: ClientErrors, error: KafkaException) -> ChannelError:
     """Convert ``error``, with the client's last reported error if that says more."""
-    found: KafkaError = error.args[0]
+    cause: KafkaError = error.args[0]
     silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-    text = told(heard.error if heard.error and found.code() in silent else found)
+    text = told(heard.error if heard.error and cause.code() in silent else cause)
     return ChannelError(_AFTER.sub("", text).rstrip("."))
 
 
@@ -151,11 +151,11 @@ def topic_facts(place: KafkaTopic) -> TopicFacts:
         raise channel_error(heard, error) from None
     wanted = TopicCollection([place.topic])
     try:
-        found = admin.describe_topics(wanted, request_timeout=TIMEOUT_S)[place.topic].result()
+        topic = admin.describe_topics(wanted, request_timeout=TIMEOUT_S)[place.topic].result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ChannelError("there is no such topic", place.creation) from None
         admin.poll(0.2)  # calls `hear`
         raise channel_error(heard, error) from None
-    topic_id = NO_TOPIC_ID if found.topic_id is None else str(found.topic_id)
-    return TopicFacts(topic_id, len(found.partitions))
+    topic_id = NO_TOPIC_ID if topic.topic_id is None else str(topic.topic_id)
+    return TopicFacts(topic_id, len(topic.partitions))

@@ -252,14 +252,14 @@ class KafkaSignals:
     def _read(self, consumer: Consumer, heard: ClientErrors, facts: TopicFacts) -> None:
         check_at = time.monotonic() + CHECK_EVERY_S
         while not self._closed.is_set():
-            found = consumer.consume(AT_ONCE, timeout=POLL_S)
-            whole = [message for message in found if message.error() is None]
+            messages = consumer.consume(AT_ONCE, timeout=POLL_S)
+            whole = [message for message in messages if message.error() is None]
             if whole:
                 ours = [self._to_received(each) for each in whole if self._is_ours(each)]
                 self._report_others(len(whole) - len(ours))
-                until, given = _offset(whole[-1]) + 1, [each for each in ours if each.value]
-                self._hand_over(Batch(facts.topic_id, until, given))
-            for message in found:
+                until, received = _offset(whole[-1]) + 1, [each for each in ours if each.value]
+                self._hand_over(Batch(facts.topic_id, until, received))
+            for message in messages:
                 error = message.error()
                 if error is not None and error.code() not in _OF_THE_GROUP:
                     raise KafkaException(error)

@@ -259,11 +259,11 @@ class _Call:
         if outcome is not None and outcome.error is not None:
             kind = "UsageError" if outcome.usage else "TidelogError"
             raise HttpError(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
-        found: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
+        answer: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
         if outcome is not None:
             details = outcome.details
-            found |= {"state": "done", "details": details, "dump": details.get("dump_id", dump)}
-        return 202, found
+            answer |= {"state": "done", "details": details, "dump": details.get("dump_id", dump)}
+        return 202, answer
 
 
 def _start(call: _Call) -> tuple[int, Any]:
@@ -322,10 +322,10 @@ def _find_dump(call: _Call, dump_id: str) -> dict[str, Any] | None:
 
 
 def _dump(call: _Call) -> dict[str, Any]:
-    found = _find_dump(call, call.request.path_params["id"])
-    if found is None:
+    dump = _find_dump(call, call.request.path_params["id"])
+    if dump is None:
         raise HttpError(404, "NotFound", "there is no such dump (any more); see /dumps")
-    return found
+    return dump
 
 
 def _dump_id(call: _Call) -> str:

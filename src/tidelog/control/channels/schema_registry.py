@@ -47,7 +47,7 @@ def routes(
     """The interface's routes. Every process serves them, leader or not."""
     rate_limit, workers = rate_limit or TokenRateLimit(), RequestWorkers(_THREADS)
     registry = _Registry(store)
-    found = []
+    result = []
     for method, path, answer in (
         ("GET", "/subjects", registry.subjects),
         ("GET", "/subjects/{subject}/versions", registry.versions),
@@ -65,8 +65,8 @@ def routes(
         ("GET", "/mode", lambda _request, _body: {"mode": "READONLY"}),
         ("GET", "/mode/{subject}", lambda _request, _body: {"mode": "READONLY"}),
     ):
-        found.append(Route(path, _endpoint(answer, tokens, rate_limit, workers), methods=[method]))
-    return found
+        result.append(Route(path, _endpoint(answer, tokens, rate_limit, workers), methods=[method]))
+    return result
 
 
 _Answer = Callable[[Request, bytes], Any]
@@ -158,10 +158,10 @@ class _Registry:
 
     def _subject_versions(self, request: Request) -> list[MessageSchema]:
         subject = request.path_params["subject"]
-        found = self._store.by_subject(subject)
-        if not found:
+        versions = self._store.by_subject(subject)
+        if not versions:
             raise _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
-        return found
+        return versions
 
     def _version(self, request: Request) -> MessageSchema:
         known, wanted = self._subject_versions(request), request.path_params["version"]
@@ -176,10 +176,10 @@ class _Registry:
 
     def _schemas_by_id(self, request: Request) -> list[MessageSchema]:
         wanted = request.path_params["id"]
-        found = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
-        if not found:
+        schemas = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
+        if not schemas:
             raise _Refused(_NO_SCHEMA, f"Schema {wanted} not found")
-        return found
+        return schemas
 
 
 def _describe(known: MessageSchema) -> dict[str, Any]:

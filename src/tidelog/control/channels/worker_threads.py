@@ -49,26 +49,26 @@ class RequestWorkers:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Found] = loop.create_future()
 
-        def set_result(found: Any, error: BaseException | None) -> None:
+        def set_result(result: Any, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is None:
-                future.set_result(found)
+                future.set_result(result)
             else:
                 future.set_exception(error)
 
         def run_work() -> None:
-            found: Any = None
+            result: Any = None
             failed: BaseException | None = None
             try:
-                found = work()
+                result = work()
             except Exception as error:  # noqa: BLE001 - raised in the caller
                 failed = error
             except BaseException as error:  # noqa: BLE001 - it would end the loop
                 failed = RuntimeError(type(error).__name__)
             self._places.release()
             with suppress(RuntimeError):  # the loop has ended, and with it the caller
-                loop.call_soon_threadsafe(set_result, found, failed)
+                loop.call_soon_threadsafe(set_result, result, failed)
 
         try:
             threading.Thread(target=run_work, name="tidelog-http-work", daemon=True).start()

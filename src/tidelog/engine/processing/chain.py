@@ -47,23 +47,23 @@ class ProcessorChain:
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
         """The events after `transform`, and serialized if there is a serializer."""
-        left: Sequence[Event] = events
+        transformed: Sequence[Event] = events
         if self.transforms or not isinstance(events, Events):
-            left = self.transform(events)
+            transformed = self.transform(events)
         serializer = self.serializer
-        if serializer is None or not left:
-            return left
+        if serializer is None or not transformed:
+            return transformed
         try:
-            return self._serialize(serializer, left, end, generation)
+            return self._serialize(serializer, transformed, end, generation)
         except ConsumerError as error:
             if self.dead_letters is None or _is_for_all(error):
                 raise
-            if len(left) == 1:
-                self.dead_letters.put(left[0], error)
+            if len(transformed) == 1:
+                self.dead_letters.put(transformed[0], error)
                 return []
         # Halve repeatedly, down to the events at which it raises: only these are skipped.
         serializing = ProcessorChain((), serializer, self.retries, self.dead_letters)
-        events, middle = list(left), len(left) // 2
+        events, middle = list(transformed), len(transformed) // 2
         return [
             each
             for half in (events[:middle], events[middle:])

@@ -122,23 +122,23 @@ class BatchProcessor:
 
     def process_records(self, records: Events) -> None:
         chain = self._chain
-        taken: Events | list[Event | Message] = records
+        input_events: Events | list[Event | Message] = records
         if not chain.does_nothing:
             prepared: list[Event | Message] = []
             for originals, part in _prepare_all(chain, self._service, records):
                 _mark_left_out(self._committer, originals, part)
                 prepared += part
-            taken = prepared
+            input_events = prepared
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
-                taken = chain.regroup(events, records.end, records.generation)
-                if len(taken) < len(events):
-                    _mark_left_out(self._committer, events, taken)
-            if not taken:
+                input_events = chain.regroup(events, records.end, records.generation)
+                if len(input_events) < len(events):
+                    _mark_left_out(self._committer, events, input_events)
+            if not input_events:
                 self._committer.mark_batch_finished()
                 return
         # The only retry, so that a failed batch is repeated as a whole.
-        chain.consume(lambda: self._consumer(taken, self._committer), _ends(taken))
+        chain.consume(lambda: self._consumer(input_events, self._committer), _ends(input_events))
 
 
 class InOrderProcessor:

@@ -195,23 +195,23 @@ def _as_shares(made: list[Event | Message]) -> Sequence[Event | Message]:
 def read_answer(answer: bytes) -> JobResult:
     """The result in a worker's answer. Raises what `Workers.call` raises."""
     try:
-        done, found = pickle.loads(answer)  # noqa: S301 - from a worker of this engine
+        done, value = pickle.loads(answer)  # noqa: S301 - from a worker of this engine
     except Exception as error:
         raise _not_sent(error) from error
     if not done:
-        raise found
-    result: JobResult = found
+        raise value
+    result: JobResult = value
     return result
 
 
 def answer_to(job: bytes, work: EventWork) -> bytes:
     """The answer to a job of pickled events, for `read_answer`. Runs in a worker."""
     try:
-        found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
+        result = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
     except Exception as error:  # noqa: BLE001 - raised in the job's caller
         return failed_answer(error)
     try:
-        return pickle.dumps((True, found))
+        return pickle.dumps((True, result))
     except Exception as error:  # noqa: BLE001 - as for errors of the work
         return pickle.dumps((False, _not_sent(error)))
 

@@ -238,21 +238,21 @@ class LocalStorage:
                 return []
 
     def tags(self) -> dict[str, Tag]:
-        found = ((name, self.tag(name)) for name in self.names())
-        return {name: tag for name, tag in found if tag is not None}
+        tags = ((name, self.tag(name)) for name in self.names())
+        return {name: tag for name, tag in tags if tag is not None}
 
     def delete(self, name: str) -> None:
         with _storage_errors("delete", self.path(name)), suppress(FileNotFoundError):
             self.path(name).unlink()
 
     def quarantine(self, name: str) -> str:
-        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        new_name = f"{_QUARANTINE}/{name}.{time.time_ns()}"
         with _storage_errors("quarantine", self.path(name)):
-            _make_directory(self.path(kept).parent)
-            self.path(name).rename(self.path(kept))
-            fsync_directory(self.path(kept).parent)
+            _make_directory(self.path(new_name).parent)
+            self.path(name).rename(self.path(new_name))
+            fsync_directory(self.path(new_name).parent)
             fsync_directory(self.path(name).parent)
-        return kept
+        return new_name
 
     def make_durable(self, name: str) -> None:
         target = self.path(name)

@@ -227,8 +227,8 @@ class ObjectStorage:
         """The whole file and its tag, of one moment; None if there is no such file."""
         try:
             with self.storage_errors("read", name):
-                found = obstore.get(self.client(), name)
-                return bytes(found.bytes()), _tag(found.meta)
+                answer = obstore.get(self.client(), name)
+                return bytes(answer.bytes()), _tag(answer.meta)
         except FileNotFoundError:
             return None
 
@@ -274,11 +274,11 @@ class ObjectStorage:
             pass
 
     def quarantine(self, name: str) -> str:
-        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        new_name = f"{_QUARANTINE}/{name}.{time.time_ns()}"
         with self.storage_errors("quarantine", name):
-            obstore.copy(self.client(), name, kept)
+            obstore.copy(self.client(), name, new_name)
         self.delete(name)
-        return kept
+        return new_name
 
     def make_durable(self, name: str) -> None:
         """Does nothing: what can be read here is durable."""
@@ -355,9 +355,9 @@ class ObjectStorage:
 
     def _list(self, folder: str) -> list[ObjectMeta]:
         with self.storage_errors("list", folder):
-            found = obstore.list_with_delimiter(self.client(), folder or None)
+            listing = obstore.list_with_delimiter(self.client(), folder or None)
         return [
-            meta for meta in found["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
+            meta for meta in listing["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
         ]
 
     @contextmanager

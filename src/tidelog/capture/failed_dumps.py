@@ -47,7 +47,10 @@ def to_repeat(dumps: Iterable[DumpState]) -> list[DueDump]:
 
 def last_failed(dumps: Iterable[DumpState]) -> dict[str, str]:
     """Tables whose last dump failed, however long ago and whoever requested it: table → reason."""
-    last = {table: dumps_of_table[0][1] for table, dumps_of_table in sorted(_newest_first(dumps).items())}
+    last = {
+        table: dumps_of_table[0][1]
+        for table, dumps_of_table in sorted(_newest_first(dumps).items())
+    }
     return {
         table: progress.reason
         for table, progress in last.items()

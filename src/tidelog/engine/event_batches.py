@@ -199,7 +199,9 @@ def _values(column: pa.Array) -> list[Any]:
         values = [epoch + each for each in passed.tolist()]
         if column.null_count:
             valid = column.is_valid().to_pylist()
-            values = [each if present else None for each, present in zip(values, valid, strict=True)]
+            values = [
+                each if present else None for each, present in zip(values, valid, strict=True)
+            ]
     else:
         try:
             values = column.to_pylist()

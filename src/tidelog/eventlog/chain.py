@@ -356,7 +356,9 @@ class ChainReader:
             f"the segment before {segment.name} is missing: {segment.pred.name} "
             f"(epoch {segment.pred.epoch}, nonce {segment.pred.nonce})"
         )
-        raise _BrokenError(missing if predecessor is None else f"{missing}; {predecessor} cannot be read")
+        raise _BrokenError(
+            missing if predecessor is None else f"{missing}; {predecessor} cannot be read"
+        )
 
     def find_predecessor(
         self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]

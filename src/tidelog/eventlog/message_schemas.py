@@ -105,7 +105,11 @@ class MessageSchemaStore:
         name = _name(number)
         try:
             document = json.loads(self._storage.read(name))
-            subject, schema_id, text = str(document["subject"]), int(document["id"]), str(document["schema"])
+            subject, schema_id, text = (
+                str(document["subject"]),
+                int(document["id"]),
+                str(document["schema"]),
+            )
         except FileNotFoundError:
             return  # moved away
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -193,7 +193,11 @@ class CatalogueWatch:
             known = self._known()
             change = self.scope.store_choice(known.keys())
             if change is not None:
-                known = {n: fingerprint for n, fingerprint in known.items() if not self.scope.is_left_out(n)}
+                known = {
+                    n: fingerprint
+                    for n, fingerprint in known.items()
+                    if not self.scope.is_left_out(n)
+                }
                 # The next comparison judges the tables that are published again.
                 if not self._dump_new:
                     again = {str(table) for table in self._published()}
@@ -296,7 +300,9 @@ class CatalogueWatch:
                 reason = "its rows may have changed without row events"
             # The dump of a new table without a key fails with a message that says so.
             wanted = new or bool(shape.schema.key)
-            if self._is_settled(name, fingerprint) and (not wanted or self._request_dump(table, reason)):
+            if self._is_settled(name, fingerprint) and (
+                not wanted or self._request_dump(table, reason)
+            ):
                 if wanted:
                     requested.append(table)
                     self._refused.dump_requested(table)
@@ -368,7 +374,11 @@ class CatalogueWatch:
     def undumpable(self) -> set[str]:
         """Tables without a key, if every table is to be dumped."""
         known = self._last_known().items() if self._dump_new else ()
-        return {name for name, fingerprint in known if fingerprint != _UNKNOWN and fingerprint.endswith(" ")}
+        return {
+            name
+            for name, fingerprint in known
+            if fingerprint != _UNKNOWN and fingerprint.endswith(" ")
+        }
 
     def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?

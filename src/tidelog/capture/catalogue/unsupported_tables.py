@@ -87,7 +87,9 @@ class UnsupportedTables:
             entry = self._known.get(str(table))
             causes = [] if entry is None else list(entry["causes"].values())
             causes += self._of_all
-            return Refusal(**{k: v for k, v in causes[0].items() if k != "at_ms"}) if causes else None
+            return (
+                Refusal(**{k: v for k, v in causes[0].items() if k != "at_ms"}) if causes else None
+            )
 
     def on_dump_failed(self, table: TableName, reason: str) -> None:
         """Report that a dump which capture needs lacked a privilege. It is retried at growing

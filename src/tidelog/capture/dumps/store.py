@@ -98,7 +98,9 @@ class DumpStore:
         self._set = {} if stored is None else dict(stored.value)
         self.options = self._defaults.model_copy(update=self._set)
         documents = map(self._state.get, self._state.keys(DUMP_PREFIX))
-        dumps = [DumpState.from_json(document.value) for document in documents if document is not None]
+        dumps = [
+            DumpState.from_json(document.value) for document in documents if document is not None
+        ]
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(

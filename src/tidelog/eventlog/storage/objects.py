@@ -64,7 +64,7 @@ def storage_error(what: str, error: BaseException) -> StorageError:
             "executors have an environment of their own: give `storage_options`, which go to them, "
             "or a role (docs/how-to/log-on-an-object-store.md#credentials)."
         )
-    if _NOT_LET_IN.search(reason):
+    if _ACCESS_DENIED.search(reason):
         return AccessRefusedError(
             f"{what}: {reason}. Check the bucket's name, the endpoint, and that the credentials "
             "may read, list, write and delete there."
@@ -357,7 +357,9 @@ class ObjectStorage:
         with self.storage_errors("list", folder):
             listing = obstore.list_with_delimiter(self.client(), folder or None)
         return [
-            meta for meta in listing["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
+            meta
+            for meta in listing["objects"]
+            if not meta["path"].rpartition("/")[2].startswith(".")
         ]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Asking a server about a dump's condition before the dump begins."""
+"""Checks a dump's condition on the server before the dump begins."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tidelog.errors import ChunkDeniedError, ChunkRefusedError, TidelogError
 
 @contextmanager
 def only_refusals() -> Iterator[None]:
-    """Let only through that the server can't understand what it was asked, whoever asks and when:
-    whatever else went wrong (a lock, a right, the connection), the dump itself will meet or not.
+    """Pass on only the errors that say that the server can't understand the condition.
+
+    All other errors (a lock, a missing right, a lost connection) are ignored here: the dump itself
+    may meet them or not.
     """
     try:
         yield

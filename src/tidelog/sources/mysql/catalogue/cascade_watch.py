@@ -1,10 +1,11 @@
-"""Notices, while the log is read, what foreign keys change without a trace in it.
+"""Finds changes by foreign keys that leave no trace in the binlog, while the log is read.
 
-The log holds the parents' rows: where some are deleted, or their referenced keys changed, the
-tables below are told to have changed (`RowsUnlogged`). Which keys there are is read from
-``information_schema`` at start and after DDL that may concern them. That is of now, and the log may
-lag behind: but a key that is gone by now did its work before now, so that it is enough to tell its
-child when the log comes to the statement that dropped it, or renamed its parent.
+The log holds the changes of parent tables. Where parent rows are deleted or their referenced keys
+change, the child tables are reported as changed (`RowsUnlogged`). The foreign keys are read from
+``information_schema`` at start and after DDL that may change them. They are the current ones, while
+the log may lag behind. A key that was dropped since then acted before now, so it is enough to
+report its child table when the log reaches the statement that dropped the key or renamed the
+parent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tidelog.sources.mysql.errors import translated
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
-# A statement about a foreign key alone leaves columns and rows as they are.
+# A statement about a foreign key alone does not change columns or rows.
 _SHAPES = RESHAPES | {Effect.KEPT}
 _DROPS_KEY = re.compile(
     r"\bDROP\s+(?:FOREIGN\s+KEY|CONSTRAINT)\b|\bREPLACE\s+TABLE\b", re.IGNORECASE
@@ -30,11 +31,11 @@ _DROPS_KEY = re.compile(
 
 
 class CascadeWatch:
-    """Of one log reader. Used by one thread.
+    """Reports changes by foreign keys for one log reader. Used by one thread.
 
     Args:
-        connected: gives an SQL connection.
-        captures: is the table captured?
+        connected: returns an SQL connection.
+        captures: returns True for captured tables.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class CascadeWatch:
         self._graph = CascadeGraph()
 
     def read(self) -> None:
-        """Read the keys anew."""
+        """Read the foreign keys again."""
         with translated("reading foreign keys"):
             self._graph = CascadeGraph.read(self._connected())
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen, schema: TableSchema | None) -> None:
-        """Rows of the table follow; ``schema`` if it is captured."""
+        """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
+        that is not captured.
+        """
         noticed = self._graph.noticed(TableName(seen.database, seen.table))
         if noticed is None:
             return
@@ -62,7 +65,7 @@ class CascadeWatch:
         )
 
     def rows(self, seen: RowsNoticed) -> Iterator[RowsUnlogged]:
-        """A parent's rows were changed."""
+        """Yield the child tables that a change of a parent's rows may have changed."""
         parent = TableName(seen.database, seen.table)
         yield from self._below(
             parent,
@@ -75,7 +78,9 @@ class CascadeWatch:
     def statement(
         self, scanner: BinlogScanner, statement: Statement, seen: QuerySeen
     ) -> Iterator[RowsUnlogged]:
-        """DDL: the keys may be others now."""
+        """Yield the tables that a DDL statement affects by their foreign keys, and read the keys
+        again if they may have changed.
+        """
         shaped = [e for e in statement.effects if e.effect in _SHAPES]
         about_keys = bool(shaped) and _ABOUT_KEYS.search(seen.sql) is not None
         if not seen.durable:

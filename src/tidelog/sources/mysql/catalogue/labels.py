@@ -1,10 +1,10 @@
-"""Labels of ENUM and SET columns that ``information_schema`` shows question marks in.
+"""Reads labels of ENUM and SET columns that ``information_schema`` shows with question marks.
 
-Its texts are utf8mb3, which has no characters beyond U+FFFF, and SHOW CREATE TABLE has no others.
-So the server is asked to store numbers in something of the same type: in MySQL the column of a
-recursive query, which takes it from the parts of its union that do not recur; in MariaDB, whose
-recursive queries cut a SET to eight labels, a variable. No row is read, and no right is needed but
-to SELECT. MySQL 8.0, MariaDB 10.3 and later can do it.
+``information_schema`` is in utf8mb3, which has no characters beyond U+FFFF; SHOW CREATE TABLE shows
+no more. So a query stores numbers in a value of the same type and converts them to text. In MySQL
+this value is a column of a recursive query, whose type comes from the non-recursive parts of the
+union. MariaDB cuts a SET to eight labels there, so it uses a variable. The query reads no row and
+needs only the SELECT right. MySQL 8.0, MariaDB 10.3 and later support it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidelog.sources.mysql.connect import Connection, quote_name, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
 
 _BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
-"""Character sets with characters that the catalogue has not."""
+"""Character sets with characters that the catalogue can't show."""
 _AT_ONCE = 100
-"""Labels a query: MySQL's stack holds the union of about a thousand."""
-# MySQL 8.0.12 takes the column's type only if the NULL stands first.
+"""Labels per query: MySQL's stack holds a union of about a thousand."""
+# MySQL 8.0.12 takes the column's type only if the NULL comes first.
 _TOLD = """
 WITH RECURSIVE told (n, label) AS (
   SELECT -1, NULL UNION ALL SELECT -1, {column} FROM {table} WHERE FALSE
@@ -56,22 +56,21 @@ _UNTOLD = (
 
 
 def in_doubt(column: Column) -> bool:
-    """May its labels hold characters that the catalogue shows a question mark for?"""
+    """Return True if a question mark in the catalogue may stand for another character."""
     if column.type_id not in (types.ENUM, types.SET):
         return False
     return charset_of(types.collation(column)) in _BEYOND and "?" in column.type_name
 
 
 def with_labels(connection: Connection, table: TableName, column: Column) -> Column | None:
-    """The column with its labels as they are.
+    """The column with its true labels; None if the column has changed.
 
     Args:
-        connection: its session may SELECT from the table.
-        table: which.
-        column: as the catalogue shows it.
+        connection: a session that may SELECT from the table.
+        table: the column's table.
+        column: the column as the catalogue shows it.
 
-    Returns None if the column is another one by now.
-    Raises PyMySQL's errors; TableRefusedError if the server is too old to tell.
+    Raises PyMySQL's errors; TableRefusedError if the server is too old to show the labels.
     """
     if not in_doubt(column):
         return column
@@ -96,8 +95,10 @@ def with_labels(connection: Connection, table: TableName, column: Column) -> Col
 
 
 def check_key(connection: Connection, table: TableName, schema: TableSchema) -> None:
-    """Refuse a key of an ENUM or SET with two labels of one text, or with surrogates, whose text
-    differs in log and dump. Raises PyMySQL's errors, TableRefusedError.
+    """Refuse a key with an ENUM or SET column whose labels have the same text, or hold surrogates,
+    whose text differs between log and dump.
+
+    Raises PyMySQL's errors, TableRefusedError.
     """
     for column in schema.columns:
         if column.name not in schema.match_key or column.type_id not in (types.ENUM, types.SET):
@@ -129,7 +130,7 @@ def _has_surrogates(connection: Connection, table: TableName, column: Column) ->
 def _told(
     connection: Connection, table: TableName, column: Column, places: Sequence[int]
 ) -> list[bytes]:
-    """The labels at these places in the column's list, in order, as UTF-8."""
+    """The labels at these positions of the column's list, in order, as UTF-8."""
     is_set = column.type_id == types.SET
     numbers = [f"1 << {place:d}" if is_set else f"{place + 1:d}" for place in places]
     where = (table.namespace, table.name)
@@ -150,7 +151,7 @@ def _told(
 
 
 def _shown(label: str) -> str:
-    """As the catalogue shows it."""
+    """The label as the catalogue shows it."""
     return "".join("?" if character > "\uffff" else character for character in label)
 
 

@@ -1,4 +1,4 @@
-"""What tables a MySQL or MariaDB server has, without taking any lock that writers wait for."""
+"""Lists and describes a MySQL or MariaDB server's tables, without any lock that writers wait for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
 EXPIRY_EVERY_S = 60.0
 _RENAMED_S, _LISTINGS = 0.05, 20
-"""A pause before tables are listed again, and how often they are for one that is renamed."""
+"""Seconds to wait before tables are listed again, and how often, for a table that is renamed."""
 EXACT_KEYS = "exact"
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
 
@@ -49,9 +49,9 @@ class MySqlCatalogue:
     """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
 
     Args:
-        url: of the server.
+        url: the server.
         own_schemas: databases that are never listed, e.g. that of the watermark table.
-        metadata_tables: of other names, as ``database.name``, never listed: the signal table.
+        metadata_tables: other tables that are never listed, as ``database.name``: the signal table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
@@ -75,19 +75,19 @@ class MySqlCatalogue:
         self._expiry_due = 0.0
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """Base tables that match, sorted. Where the server takes names in any case
-        (``lower_case_table_names`` 1 or 2), so do patterns.
+        """The base tables that match, sorted. Patterns ignore case where the server's table names
+        do (``lower_case_table_names`` 1 or 2).
         """
         with self._lock, translated("listing tables"):
             return self._listed(patterns, list(self._all(names_of)))
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table as it is now; ``storage`` is for `rows_may_differ`."""
+        """The table's current shape; ``storage`` is for `rows_may_differ`."""
         with self._lock, translated(f"looking up {table}"):
             connection = self._connected()
             storage = storage_of(connection, table)
             for _ in range(3):
-                # Schema and storage must be of one moment, and no lock makes them so.
+                # Schema and storage must be of one moment, and no lock ensures that.
                 before, found = storage, self._finder.find(connection, table)
                 storage = storage_of(connection, table)
                 if before == storage:
@@ -113,12 +113,12 @@ class MySqlCatalogue:
         """See `tidelog.ports.Catalogue`."""
         name = quote_name(table.namespace, table.name)
         with self._lock, only_refusals(), chunk_errors(str(table)):
-            # Names and types are looked up before LIMIT 0 ends it; no row is read.
+            # The server looks up names and types before LIMIT 0 ends the query; it reads no row.
             where = checked(condition)
             self._connected().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
 
     def stamp(self) -> str | None:
-        """None: there is nothing cheaper than `versions`."""
+        """None: there is no cheaper query than `versions`."""
         return None
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
@@ -128,22 +128,22 @@ class MySqlCatalogue:
             return {table: found[table] for table in self._listed(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """May rows have changed without row events between two of a table's storages?"""
+        """Return True if rows may have changed without row events between two storages of a table."""
         return rows_may_differ(before, after)
 
     def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:
-        """Foreign keys that change rows of these tables unseen."""
+        """The foreign keys that change rows of these tables without a trace in the log."""
         with self._lock, translated("listing foreign keys"):
             return cascades(self._connected(), set(tables))
 
     def position(self) -> int:
-        """The end of the source's log: all that is committed by now lies before it."""
+        """The end of the source's log: all transactions that are committed by now are before it."""
         with self._lock, translated("asking for the binlog's end"):
             return binlog_end(self._connected())
 
     def load(self, reached: int) -> SourceLoad:
-        """See `tidelog.ports.Catalogue`; a replica tells how far it is behind itself, and a primary
-        does not know how far its replicas are.
+        """See `tidelog.ports.Catalogue`. A replica reports its own lag; a primary does not know the
+        lag of its replicas.
         """
         with self._lock, translated("asking for the server's load"):
             connection = self._connected()
@@ -162,7 +162,7 @@ class MySqlCatalogue:
             )
 
     def _kept_s(self, connection: Connection) -> float | None:
-        """`_expiry`, asked for now and then: it goes through all of the server's variables."""
+        """`_expiry`, cached for `EXPIRY_EVERY_S`: its query reads all of the server's variables."""
         now = time.monotonic()
         if now >= self._expiry_due:
             self._expiry = _expiry(connection)
@@ -176,10 +176,11 @@ class MySqlCatalogue:
                 self._connection = None
 
     def _all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
-        """What ``read`` gives of all tables.
+        """The result of ``read`` for all tables.
 
-        MariaDB lists no table whose ALTER TABLE is at its renames, as if it were dropped. A table
-        that was listed before is asked for by its name, for which MariaDB waits for the renames.
+        While ALTER TABLE renames its tables, MariaDB does not list the table, as if it were
+        dropped. So a table of the last listing is queried by its name, for which MariaDB waits for
+        the renames.
         """
         connection = self._connected()
         found = read(connection)
@@ -226,7 +227,9 @@ class MySqlCatalogue:
 
 
 def _key_spelling(schema: TableSchema) -> str:
-    """See `tidelog.ports.TableShape`: keys with `exact_texts`, which older versions had not."""
+    """See `tidelog.ports.TableShape`: marks keys with `exact_texts`, which older versions did not
+    write.
+    """
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
     return EXACT_KEYS if any(map(needs_exact, columns)) else ""
 
@@ -238,14 +241,14 @@ def _seconds_behind(connection: Connection) -> float | None:
     except pymysql.MySQLError as error:
         if number_of(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
             raise
-        return None  # MariaDB wants SLAVE MONITOR, which capture can do without
+        return None  # MariaDB requires SLAVE MONITOR; capture works without it
     behind = [channel[name] for channel in channels for name in _BEHIND if name in channel]
     known = [float(seconds) for seconds in behind if seconds is not None]
     return max(known) if known else None
 
 
 def _expiry(connection: Connection) -> float | None:
-    """Seconds after which the server removes a file of the binlog; None: it does not."""
+    """Seconds after which the server deletes a binlog file; None if it never does."""
     found = connection.rows(
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
         "('binlog_expire_logs_seconds', 'binlog_expire_logs_auto_purge', 'expire_logs_days')"
@@ -258,7 +261,7 @@ def _expiry(connection: Connection) -> float | None:
 
 
 def _commits(connection: Connection) -> int | None:
-    """Transactions that went through the binlog's cache, as nearly all do; both servers count
+    """The number of transactions that used the binlog's cache, as nearly all do; both servers count
     them.
     """
     row = connection.row("SHOW GLOBAL STATUS LIKE 'Binlog_cache_use'")

@@ -1,4 +1,4 @@
-"""`tidelog.ports.DigestReader` over MySQL and MariaDB: a range's rows summed up by one SELECT."""
+"""`tidelog.ports.DigestReader` for MySQL and MariaDB: one SELECT computes the digest of a range."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from tidelog.sources.null_registry import NullRegistry
 
 OWNED_TIMEOUT_S: Final = 10.0
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
-# Neither server can say a float's bits, and its text is not Spark's; a geometry's WKB without its
-# SRID is not what SQL gives.
+# Neither server can return a float's bits, and its text differs from Spark's. SQL returns a
+# geometry's WKB without its SRID.
 _UNSPEAKABLE: Final = {
     types.FLOAT: "floating-point numbers",
     types.DOUBLE: "floating-point numbers",
@@ -59,7 +59,7 @@ def _in_calendar(name: str) -> str:
 
 
 def _real(name: str, text: str) -> str:
-    """A date that no calendar has decodes to NULL."""
+    """NULL for a date that no calendar has, as the decoder does."""
     return f"IF(YEAR({name}) > 0 AND {_in_calendar(name)}, {text}, NULL)"
 
 
@@ -73,12 +73,14 @@ def _time(name: str) -> str:
 
 
 def _key_days(name: str) -> str:
-    """The days of a key column; each date has its own: `tidelog.codecs.invalid_dates`."""
+    """The number of days for a key column; invalid dates too have distinct numbers:
+    `tidelog.codecs.invalid_dates`.
+    """
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
     first, of_a_year = invalid_dates.FIRST, invalid_dates.OF_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
     number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
-    # These servers' year 0 has no February 29th: its days before are a day too late.
+    # These servers' year 0 has no February 29th: earlier days of it are a day too late.
     early = f"({year} = 0 AND {month} < 3)"
     real = f"TO_DAYS({name}) - {_DAY_OF_1970} - {early}"
     return f"IF({_in_calendar(name)}, {real}, {first} + {year} * {of_a_year} + {number})"
@@ -115,8 +117,9 @@ _OF_KEYS: Mapping[str, Callable[[str], str]] = {
 
 
 def column_text(column: Column, key: bool = False) -> str:
-    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is a
-    key's column.
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`.
+
+    ``key``: True for a column of the key.
     """
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):
@@ -129,14 +132,14 @@ def column_text(column: Column, key: bool = False) -> str:
 
 
 class MySqlDigests:
-    """See the port.
+    """`tidelog.ports.DigestReader`.
 
     Args:
-        url: of the server.
-        watermark_schema: database of the watermark table, which is written to only on a MySQL
-            server without GTIDs, where nothing else tells what a SELECT can see.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
-        statement_timeout_ms: how long a SELECT may take.
+        url: the server.
+        watermark_schema: database of the watermark table. It is written only on MySQL without
+            GTIDs, where nothing else shows what a SELECT can see.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class MySqlDigests:
                 listed = f"COUNT(*), CAST(COALESCE({total}, 0) AS CHAR)"
                 row = connection.row(sql.digest(listed, request.after, request.upto))
             except pymysql.MySQLError:
-                self._indexes.clear()  # one may be gone
+                self._indexes.clear()  # one may have been dropped
                 raise
         assert row is not None
         return Digest(int(row[0]), int(row[1]))
@@ -215,8 +218,9 @@ class MySqlDigests:
             self._connection = None
 
     def _await_visible(self, connection: Connection) -> None:
-        """Wait until all is visible that is in the binlog by now: a transaction owns its GTID from
-        before it is written there until after it is visible.
+        """Wait until all transactions in the binlog are visible.
+
+        A transaction owns its GTID from before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
         owned = _owned(connection)
@@ -246,10 +250,10 @@ class MySqlDigests:
 
 
 def _owned(connection: Connection) -> set[str]:
-    """GTIDs with their owners, of ``uuid:1#7:2#9, uuid:3#8``."""
+    """The GTIDs in ``gtid_owned``, e.g. of ``uuid:1#7:2#9, uuid:3#8``."""
     found = set()
     for part in str(connection.value("SELECT @@GLOBAL.gtid_owned") or "").split(","):
         source, *numbers = part.strip().split(":")
-        # A tag (8.3 and later) stands where numbers do, without an owner.
+        # A tag (8.3 and later) is in the place of a number, without an owner.
         found |= {f"{source}:{number}" for number in numbers if "#" in number}
     return found

@@ -1,4 +1,4 @@
-"""What the servers' errors mean for a chunk: which may be read again, and how."""
+"""Maps the servers' errors to chunk errors, which say whether and how to read again."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tidelog.errors import (
 from tidelog.sources.mysql.errors import server_error
 
 _TOO_SLOW = {3024, 1969}  # max_execution_time, max_statement_time
-_KILLED = {1317}  # KILL QUERY; the connection lives
+_KILLED = {1317}  # KILL QUERY; the connection survives
 _GONE = {1049, 1146, 1051}
 _ALTERED = {1412, 1176}  # after the snapshot was taken; the key's index
 _READ_ONLY = {1290, 1836, 1792}
 
-# What only the dump's condition or keys can be to blame for: all else was just looked up.
+# Only the dump's condition or keys can cause these: all else was looked up just before.
 _PERMANENT = {
     1046, 1054, 1055, 1056, 1060, 1111, 1210, 1221, 1222, 1235, 1241, 1242, 1248, 1250, 1253, 1264,
     1267, 1270, 1271, 1273, 1292, 1300, 1305, 1366, 1411, 1525, 1582, 1583, 1584, 1630,
     3143, 3146, 3685, 3692, 3854, 4025,
 }  # fmt: skip
 _OF_VALUES = {1264, 1292, 1300, 1366, 1411, 1525}
-_OF_ROWS = {1365, 1690, 3140, 3141}  # other rows may do: the chunk is halved
+_OF_ROWS = {1365, 1690, 3140, 3141}  # other rows may work: the chunk is halved
 
 
 @contextmanager
 def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
-    """Turn the driver's errors inside into a ChunkError of the kind that says what may help."""
+    """Convert the driver's errors to the ChunkError that says what may help."""
     try:
         yield
     except pymysql.MySQLError as error:
@@ -49,7 +49,7 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
     except UnicodeEncodeError:
         raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None
     except (OSError, AttributeError, TypeError) as error:
-        # PyMySQL's connection, closed by another thread in the midst of a call.
+        # Another thread closed PyMySQL's connection during a call.
         if isinstance(error, OSError) or "NoneType" in str(error):
             raise ChunkLostError(f"{doing}: the connection was lost") from None
         raise
@@ -85,7 +85,7 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
             f"{doing}: a value of a key or of the dump's condition does not fit its column's type "
             f"{told}"
         )
-    if number == ER.PARSE_ERROR:  # the message quotes what stands there
+    if number == ER.PARSE_ERROR:  # the server's message quotes the condition
         return ChunkRefusedError(f"{doing}: the dump's condition is not valid SQL {told}")
     found = server_error(number, message, doing)
     if isinstance(found, PreflightError):
@@ -102,7 +102,7 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
 
 
 def time_limit(flavor: Flavor, milliseconds: int) -> tuple[str, str]:
-    """The session's setting that ends a SELECT which takes longer: name and value; 0: none."""
+    """Name and value of the session setting that limits a SELECT's time; 0: no limit."""
     if flavor is Flavor.MARIADB:
         return "max_statement_time", f"{milliseconds / 1000:.3f}"
     return "max_execution_time", str(milliseconds)

@@ -1,8 +1,8 @@
-"""Given keys, spelled as the log spells them.
+"""Spells requested keys as the log spells them.
 
-The server finds ``7`` by ``007`` and a datetime by any number of noughts behind its point. But what
-is told of a key that it lacks is compared with the log's records by text: a row that is created
-meanwhile must be known as the same one. So the server is asked by the text that would be told.
+The server finds ``7`` by ``007``, and a datetime with any number of zeros after its point. But a
+key without a row is compared with the log's records by text: if the row is created in the meantime,
+it must be recognized. So keys are sent to the server in the log's spelling.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ _WORDS: dict[str, Callable[[str], bytes]] = {
 
 
 def spelled(keys: Sequence[Key], schema: TableSchema, columns: Sequence[str]) -> tuple[Key, ...]:
-    """Each of the keys of ``columns``, in its place. Texts, whose collation may find more than one
-    spelling, and bytes are as they were given.
+    """The keys of ``columns`` in the log's spelling, in the same order.
 
-    Raises ChunkRefusedError if no row can have one: it is none of the columns' types.
+    Text values, for which a collation may match several spellings, and bytes are unchanged.
+
+    Raises:
+        ChunkRefusedError: no row can have this key: a value does not fit its column's type.
     """
     of = [schema.columns[schema.column_index(name)] for name in columns]
     return tuple(tuple(map(_value, of, key)) for key in keys)
@@ -62,7 +64,7 @@ def _value(column: Column, text: str | None) -> str | None:
 
 
 def _spelled(column: Column, text: str) -> str:
-    """Raises ValueError if the column can't hold it."""
+    """Raises ValueError if the column can't hold the value."""
     kind = column.type_id
     if kind in _BITS or kind in (types.YEAR, types.BIT):
         return _integer(column, text)
@@ -82,7 +84,7 @@ def _spelled(column: Column, text: str) -> str:
     if kind == types.STRING and column.type_name in _WORDS:
         return _WORDS[column.type_name](text).decode()
     if kind == types.STRING:
-        return text.rstrip(" ")  # CHAR(n) keeps none
+        return text.rstrip(" ")  # CHAR(n) stores no trailing spaces
     return text
 
 
@@ -138,7 +140,9 @@ def _clock(hours: str, minutes: str, seconds: str | None, fraction: str, *, most
 
 
 def _fraction(column: Column, digits: str | None) -> str:
-    """As many digits as the column has. A text with more is no value of the column, and is not
+    """The fraction with as many digits as the column has.
+
+    Raises ValueError for a text with more digits: it is not a value of the column, and is not
     rounded.
     """
     kept = column.type_mod if column.type_id in _WITH_DIGITS else types.old_digits(column)

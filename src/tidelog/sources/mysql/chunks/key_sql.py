@@ -1,10 +1,10 @@
-"""Conditions on a table's key: where a range begins and ends, and which keys are asked for.
+"""Builds conditions on a table's key: the bounds of a range, and lists of requested keys.
 
 Row comparisons, ``(a, b) > (1, 2)``, would read the whole index (manual, "Row Constructor
-Expression Optimization"), so they are spelled out. Comparisons are made in the columns' own
-collation: a literal's is weaker (manual, "Collation Coercibility in Expressions").
+Expression Optimization"), so they are written out. Comparisons use the columns' own collation: a
+literal's is weaker (manual, "Collation Coercibility in Expressions").
 
-NULL comes first in an ascending index and last in a descending one; None is its text.
+NULL comes first in an ascending index and last in a descending one; its text is None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[str | None, ...]
 
 NEVER = "FALSE"
 MOST_LISTED = 512
-"""An ENUM or SET of more values than these is compared as a number, which no index serves."""
+"""An ENUM or SET with more values is compared as a number, which no index serves."""
 
 _INTEGERS = {types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR}
 _FLOATS = {types.FLOAT, types.DOUBLE}
@@ -34,7 +34,7 @@ _TEMPORAL = {
     types.DATE, types.NEWDATE, types.TIME, types.TIME2, types.DATETIME, types.DATETIME2,
     types.TIMESTAMP, types.TIMESTAMP2,
 }  # fmt: skip
-_WORDS = {"uuid", "inet4", "inet6"}  # MariaDB's types that are read and written as texts
+_WORDS = {"uuid", "inet4", "inet6"}  # MariaDB's types that are read and written as text
 _DIGITS = re.compile(r"[+-]?\d+(\.\d*)?")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _TIME = re.compile(r"(-?[0-9][0-9:. -]*?)(?:Z|\+00(?::?00)?)?")
@@ -43,12 +43,12 @@ _WORD = re.compile(r"[0-9A-Fa-f:.{}-]+")
 
 @dataclass(frozen=True, slots=True)
 class MySqlKeySql:
-    """Conditions over one table's key.
+    """Conditions on one table's key.
 
     Args:
-        schema: gives the columns' types, and whether they are nullable.
-        columns: the key's columns, in its order.
-        descending: of each column, whether the key's index counts down.
+        schema: the columns' types, and whether they are nullable.
+        columns: the key's columns, in order.
+        descending: for each column, whether the key's index is descending.
     """
 
     schema: TableSchema
@@ -61,22 +61,22 @@ class MySqlKeySql:
 
     @property
     def order(self) -> str:
-        """For ORDER BY: as the key's index has it."""
+        """The ORDER BY list in the order of the key's index."""
         return ", ".join(
             f"{quote_name(name)} DESC" if down else quote_name(name)
             for name, down in zip(self.columns, self.descending, strict=True)
         )
 
     def after(self, key: Key) -> str:
-        """The condition that says ``key < columns``, in the index's order."""
+        """The condition ``key < columns``, in the index's order."""
         return self._beside(key, beyond=True, and_equal=False)
 
     def upto(self, key: Key) -> str:
-        """The condition that says ``columns <= key``."""
+        """The condition ``columns <= key``."""
         return self._beside(key, beyond=False, and_equal=True)
 
     def same(self, key: Key) -> str:
-        """The condition that the row has this very key."""
+        """The condition that the row has exactly this key."""
         return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
 
     def among(self, keys: Sequence[Key]) -> str:
@@ -110,7 +110,9 @@ class MySqlKeySql:
         return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
 
     def _strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
-        """The column comes behind (or before) the value in the index; None: no value does."""
+        """The condition that the column is after (or before) the value in the index; None if that
+        is impossible.
+        """
         name = quote_name(self.columns[place])
         greater = beyond != self.descending[place]
         if text is None:
@@ -141,8 +143,9 @@ class MySqlKeySql:
 
 
 def _beside_number(name: str, column: Column, number: int, greater: bool) -> str | None:
-    """An ENUM or SET as the number that it is ordered by. Only equality finds the index, so the
-    numbers are listed while they are few.
+    """Compare an ENUM or SET by number, which is its order.
+
+    Only equality uses the index, so the numbers are listed if there are few.
     """
     count = len(types.labels(column))
     highest = count if column.type_id == types.ENUM else (1 << count) - 1
@@ -155,7 +158,7 @@ def _beside_number(name: str, column: Column, number: int, greater: bool) -> str
 
 
 def number_of(column: Column, text: str) -> int:
-    """The number that stands for an ENUM's or SET's text; 0 is ENUM's error value."""
+    """The number of an ENUM's or SET's text; 0 is ENUM's error value."""
     labels = types.labels(column)
     try:
         if column.type_id == types.ENUM:
@@ -166,9 +169,9 @@ def number_of(column: Column, text: str) -> int:
 
 
 def literal(column: Column, text: str) -> str:
-    """The value as SQL, made of digits, hexadecimal digits or a date's characters alone.
+    """The value as SQL, made only of digits, hexadecimal digits or a date's characters.
 
-    Raises ChunkRefusedError if the text is none of the column's type.
+    Raises ChunkRefusedError if the text does not fit the column's type.
     """
     kind = column.type_id
     if kind in _INTEGERS or kind in (types.NEWDECIMAL, types.BIT):
@@ -195,7 +198,7 @@ def literal(column: Column, text: str) -> str:
 def _text_literal(charset: str | None, text: str) -> str:
     value = exact_texts.value_of(charset, text)
     if value is None and charset == "sjis" and "\\" in text:
-        with suppress(UnicodeEncodeError):  # the server would take another backslash
+        with suppress(UnicodeEncodeError):  # the server would read another backslash
             value = text.encode("shift_jis")
     if value is not None:
         return f"_{charset} X'{value.hex()}'"
@@ -203,9 +206,7 @@ def _text_literal(charset: str | None, text: str) -> str:
 
 
 def bytes_value(column: Column, text: str) -> bytes:
-    """What a key's text says of a column of bytes. BINARY(n) is padded to its length, and compared
-    with its padding.
-    """
+    """The bytes of a key's text. BINARY(n) is padded to its length, and compared with its padding."""
     try:
         value = bytes_keys.bytes_of(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Typed values as the texts of key columns of MySQL and MariaDB, column-wise."""
+"""Converts columns of typed values to the texts of key columns of MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=bytes_keys.sh
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:
-    """See `tidelog.sources.key_texts.key_texts`. Bytes are ``0x`` and hexadecimal digits, or as
-    they are where they are UTF-8 without NUL.
+    """See `tidelog.sources.key_texts.key_texts`. Bytes become ``0x`` and hexadecimal digits, or
+    stay as they are if they are UTF-8 without NUL.
     """
     kind = values.type
     if pa.types.is_timestamp(kind):

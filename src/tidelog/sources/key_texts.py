@@ -1,6 +1,6 @@
-"""Typed values as the texts of key columns, column-wise, in the words of a kind of server.
+"""Converts columns of typed values to the texts of key columns, for each kind of server.
 
-Texts need not be spelled as the server would spell them: keys are compared there, as values.
+The texts need not be spelled as the server would spell them: the server compares keys as values.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _TEXT = pa.string()
 
 @dataclass(frozen=True)
 class KeySpelling:
-    """What kinds of servers spell each in their way.
+    """How one kind of server spells values.
 
     Attributes:
-        true, false: booleans.
-        utc: what stands behind a timestamp that is an instant.
-        binary: bytes.
+        true: the boolean true.
+        false: the boolean false.
+        utc: the suffix of a timestamp with a time zone.
+        binary: converts bytes to text.
     """
 
     true: str
@@ -35,20 +36,20 @@ class KeySpelling:
 
 
 def key_texts(values: pa.Array, spelling: KeySpelling) -> pa.StringArray:
-    """``n`` values as ``n`` texts, nulls kept.
+    """Convert ``n`` values to ``n`` texts; nulls stay null.
 
-    =====================  ==================================================================
-    boolean, binary        as ``spelling`` says
-    integer, decimal       digits
-    float                  the shortest that reads back as the same number; ``nan``, ``inf``
-    date, time             ISO
-    timestamp              ISO with a space, microseconds; one with a zone as UTC
-    UUID (Arrow, Parquet)  as usual
-    text                   as it is
-    =====================  ==================================================================
+        =====================  ==================================================================
+        boolean, binary        as ``spelling`` says
+        integer, decimal       digits
+        float                  the shortest that reads back as the same number; ``nan``, ``inf``
+        date, time             ISO
+        timestamp              ISO with a space, microseconds; one with a zone as UTC
+        UUID (Arrow, Parquet)  as usual
+        text                   unchanged
+        =====================  ==================================================================
 
     Raises:
-        UsageError: a type that no key column has.
+        UsageError: no key column can have this type.
     """
     if isinstance(values, pa.ExtensionArray):
         if values.type.extension_name == "arrow.uuid":
@@ -84,7 +85,7 @@ def _each(values: pa.Array, spell: Callable[[bytes], str]) -> pa.StringArray:
 
 def _timestamps(values: pa.Array, utc: str) -> pa.StringArray:
     zone = values.type.tz
-    # The instant's microseconds as a time without zone: that is what it is in UTC.
+    # A timestamp with a zone counts microseconds in UTC, so the cast gives the UTC time.
     plain = values.cast(pa.timestamp("us", zone), safe=False)
     texts = pc.utf8_ltrim(timestamp_texts(plain, " "), "+")
     if zone is None or not utc:

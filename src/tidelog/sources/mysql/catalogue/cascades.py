@@ -179,7 +179,9 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class CascadeGraph:
-    """The tables whose rows change without a trace in the log when another table's rows do. Pure."""
+    """The tables whose rows change without a trace in the log when another table's rows
+    do. Pure.
+    """
 
     found: tuple[Cascade, ...] = ()
     columns: dict[TableName, tuple[str, ...]] = field(default_factory=dict)

@@ -18,7 +18,9 @@ _GRANT = re.compile(rf"(GRANT|REVOKE) (.+?) ON (?:TABLE )?{_NAME}\.{_NAME} (?:TO
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None means every database or table."""
+    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None means every
+    database or table.
+    """
 
     privileges: frozenset[str]
     database: str | None

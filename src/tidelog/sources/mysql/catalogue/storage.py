@@ -69,7 +69,9 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
 
 @dataclass(frozen=True, slots=True)
 class MySqlTableStorage:
-    """How a table is stored now; the estimates are the engine's. ``text`` is for `rows_may_differ`."""
+    """How a table is stored now; the estimates are the engine's. ``text`` is for
+    `rows_may_differ`.
+    """
 
     text: str
     estimated_rows: int

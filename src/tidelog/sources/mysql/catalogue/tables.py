@@ -1,4 +1,6 @@
-"""Lists and describes a MySQL or MariaDB server's tables, without any lock that writers wait for."""
+"""Lists and describes a MySQL or MariaDB server's tables, without any lock that writers
+wait for.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ class MySqlCatalogue:
             return {table: found[table] for table in self._listed(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """Return True if rows may have changed without row events between two storages of a table."""
+        """Return True if rows may have changed without row events between two storages
+        of a table.
+        """
         return rows_may_differ(before, after)
 
     def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:

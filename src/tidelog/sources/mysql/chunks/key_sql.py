@@ -206,7 +206,9 @@ def _text_literal(charset: str | None, text: str) -> str:
 
 
 def bytes_value(column: Column, text: str) -> bytes:
-    """The bytes of a key's text. BINARY(n) is padded to its length, and compared with its padding."""
+    """The bytes of a key's text. BINARY(n) is padded to its length, and compared with
+    its padding.
+    """
     try:
         value = bytes_keys.bytes_of(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The rows of a chunk: its SELECTs over a connection, and their result in dump rows."""
+"""Runs a chunk's SELECTs, and converts their results to dump rows."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ T = TypeVar("T", bytes, int)
 
 
 class RowReader:
-    """Runs SELECTs over one connection at a time; its memory is a buffer and the rows' own.
+    """Runs SELECTs over one connection at a time; uses one buffer and the rows' own memory.
 
     Used by one thread.
     """
 
     def __init__(self) -> None:
         self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
-        # TLS sockets of early Python 3.11 ask a buffer for its truth, which arrays refuse to tell.
+        # TLS sockets of early Python 3.11 test a buffer's truth value, which arrays do not have.
         self._view = self._buffer.data
         self.cut = False
-        """Was the last statement ended at its limit?"""
+        """True if the last statement was ended at its limit."""
 
     def read(
         self,
@@ -57,10 +57,10 @@ class RowReader:
     ) -> LogBatch:
         """DUMP_ROW records of the rows, with the schema's columns.
 
-        Once they take ``limit_bytes`` (0: they may take any number), ``stop`` has the server end
-        the statement, and what comes still is passed over (`cut`).
+        Once they take ``limit_bytes`` (0: no limit), ``stop`` makes the server end the statement,
+        and later rows are dropped (`cut`).
 
-        Raises PyMySQL's error for what the server says. ``query`` is a single statement: without
+        Raises PyMySQL's error for a server error. ``query`` is a single statement: without
         CLIENT_MULTI_STATEMENTS the server refuses more, so a condition can't smuggle in a second
         one.
         """
@@ -71,7 +71,8 @@ class RowReader:
         self.cut = False
         kept: LogBatch | None = None
         try:
-            # What was read ahead with the definitions; from then on straight from the socket.
+            # The first rows may be in the buffer of the definitions; the rest is read from the
+            # socket.
             rows.feed(_checked(source, lambda: source._rfile.read1(BUFFER_BYTES)))
             while not rows.ended:
                 count = _checked(source, lambda: source._sock.recv_into(self._view))
@@ -83,21 +84,21 @@ class RowReader:
                     if stop is not None:
                         stop()
         except ResultError as error:
-            if kept is not None:  # as a rule that it was ended, by us or its time limit
+            if kept is not None:  # the error usually says that we or the time limit ended it
                 return kept
             # The message is left out: it may hold values.
             raise pymysql.err.OperationalError(error.code, "") from None
         except BaseException:
-            connection.abandon()  # the rest of the rows would be taken for the next answer
+            connection.abandon()  # the remaining rows would be taken for the next result
             raise
         return rows.batch() if kept is None else kept
 
 
 def _checked(source: Any, receive: Callable[[], T]) -> T:
-    """What ``receive`` gives; raises PyMySQL's error if the connection is lost."""
+    """The result of ``receive``; raises PyMySQL's error if the connection is lost."""
     try:
         received = receive()
-    except (OSError, ValueError, AttributeError):  # the latter: closed by another thread
+    except (OSError, ValueError, AttributeError):  # the latter: another thread closed it
         received = None
     if not received:
         source._force_close()
@@ -106,7 +107,7 @@ def _checked(source: Any, receive: Callable[[], T]) -> T:
 
 
 def _skip_definitions(source: Any) -> None:
-    """Read up to the rows: the columns' number, their definitions, an EOF packet."""
+    """Read everything before the rows: the number of columns, their definitions, an EOF packet."""
     columns = source._read_packet().read_length_encoded_integer()
     for _ in range(columns + 1):
         packet = source._read_packet()
@@ -115,25 +116,25 @@ def _skip_definitions(source: Any) -> None:
 
 
 KEYS_AT_ONCE = (
-    500  # MariaDB makes a join of 1000 values and more (in_predicate_conversion_threshold)
+    500  # MariaDB makes a join of 1000 or more values (in_predicate_conversion_threshold)
 )
 
 
 class MySqlChunkSelect:
-    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread.
+    """Reads ranges and keys of tables within the caller's transactions. Used by one thread.
 
     Args:
-        end_statement: has the server end what it does for a connection, and nothing else.
+        end_statement: makes the server end a connection's current statement, and nothing else.
     """
 
     def __init__(self, end_statement: Callable[[Connection], None]) -> None:
         self._end_statement = end_statement
         self._rows = RowReader()
-        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
+        self._widths: dict[TableName, float] = {}  # bytes per row of the last read
         self._indexes: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
 
     def forget(self) -> None:
-        """Look indexes up again: one may be gone."""
+        """Clear the cache of indexes: one may have been dropped."""
         self._indexes.clear()
 
     def range(
@@ -162,8 +163,8 @@ class MySqlChunkSelect:
     def boundary(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
-        without a number.
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
+        no number.
         """
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
@@ -215,8 +216,8 @@ class MySqlChunkSelect:
     def _range(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: MySqlChunkSql
     ) -> tuple[LogBatch, float, bool]:
-        """The rows, how long it rested between slices, and whether the last ones were left out for
-        lack of room.
+        """The rows, the seconds of pauses between slices, and whether the limit of bytes cut the
+        last slice.
         """
         slices = Slices(request, schema, sql.key)
         found: list[LogBatch] = []
@@ -256,7 +257,7 @@ class MySqlChunkSelect:
         keys: Sequence[Key],
     ) -> set[Key]:
         """Keys with characters that a column's character set does not have: no row has such a key,
-        and comparing with them is an error.
+        and comparing with it is an error.
         """
         found: set[Key] = set()
         for place, name in enumerate(columns):
@@ -293,7 +294,7 @@ class MySqlChunkSelect:
 
 
 def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
-    """The texts of a row's cells: of bytes, the bytes, with their padding."""
+    """The texts of a row's cells; a cell of bytes holds the bytes with their padding."""
     return tuple(
         text
         if text is None or column.logical != bytes_keys.LOGICAL
@@ -322,11 +323,11 @@ def _key_text(column: Column, text: str | None) -> str | None:
 
 
 def cells(rows: LogBatch, place: int) -> list[str | None]:
-    """One dump row's texts."""
+    """The texts of one dump row."""
     start, end = rows.payload_offsets[place], rows.payload_offsets[place + 1]
     data = rows.payload[start:end].tobytes()
     texts: list[str | None] = []
-    at = 8  # behind tag, relation, tuple tag and the number of columns
+    at = 8  # after tag, relation, tuple tag and the number of columns
     while at < len(data):
         tag = data[at : at + 1]
         at += 1
@@ -341,7 +342,7 @@ def cells(rows: LogBatch, place: int) -> list[str | None]:
 
 
 def _distinct(rows: LogBatch) -> LogBatch:
-    """Without the second one of equal rows."""
+    """Remove duplicate rows."""
     bounds = rows.payload_offsets.tolist()
     data = rows.payload.tobytes()
     seen: set[bytes] = set()

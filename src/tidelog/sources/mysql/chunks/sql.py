@@ -118,7 +118,9 @@ class MySqlChunkSql:
         return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
 
     def shared_keys(self, after: Key | None, last: Key) -> str:
-        """Selects a row if rows of the range share a key that holds NULL; such a key is not unique."""
+        """Selects a row if rows of the range share a key that holds NULL; such a key is
+        not unique.
+        """
         conditions = self.conditions
         bounds = [conditions.null_in_key(), *self._bounds(after, last)]
         return (

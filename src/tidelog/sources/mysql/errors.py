@@ -1,7 +1,7 @@
-"""The servers' errors in words of ours: what happened, and what to do.
+"""Converts the servers' errors to Tidelog's errors: what happened, and what to do.
 
 Error numbers: manual, "Server Error Message Reference". A server's message may quote values of
-rows; what it quotes is left out unless the number is known to quote names only.
+rows; quotes are removed unless the error is known to quote only names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOST = {
 # Messages that quote names of users, hosts, databases, tables and columns, and no values.
 _QUOTE_NAMES = _DENIED | {1045, 1049, 1051, 1054, 1109, 1130, 1146, 1193, 1194, 1195, 1698, 1927}
 
-# Refusals while connecting: (numbers, error, what to do).
+# Errors while connecting: (numbers, error, what to do).
 _REFUSALS: tuple[tuple[frozenset[int], type[TidelogError], str], ...] = (
     (
         frozenset({1045, 1698}),
@@ -111,18 +111,18 @@ _REFUSALS: tuple[tuple[frozenset[int], type[TidelogError], str], ...] = (
     ),
 )
 
-# Servers that answered once in this process: a host that can't be resolved now is then an outage,
-# not a typing error.
+# Servers that answered before in this process: a host name that can't be resolved now is then an
+# outage, not a typing error.
 _reached: set[str] = set()
 
 
 def reached(url: ServerUrl) -> None:
-    """The server answered."""
+    """Remember that the server answered."""
     _reached.add(url.where)
 
 
 def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
-    """Our error for a connection that was not made."""
+    """The error for a connection that could not be opened."""
     number, message = _parts(error)
     doing = f"cannot connect to the server at {url}"
     cause = getattr(error, "original_exception", error)
@@ -153,7 +153,9 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn PyMySQL's errors inside into ours. ``doing`` says what was tried, e.g. ``reading …``."""
+    """Convert PyMySQL's errors to Tidelog's. ``doing`` says what was attempted, e.g.
+    ``reading …``.
+    """
     try:
         yield
     except pymysql.MySQLError as error:
@@ -163,13 +165,13 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def translate(error: pymysql.MySQLError, doing: str) -> TidelogError:
-    """Our error for one of PyMySQL's."""
+    """Convert one of PyMySQL's errors."""
     number, message = _parts(error)
     return server_error(number, message, doing)
 
 
 def server_error(number: int, message: str, doing: str) -> TidelogError:
-    """Our error for a server's error packet."""
+    """Convert a server's error packet."""
     said = words(number, message)
     if number == 0 or number in _LOST:
         return ConnectionLostError(f"{doing}: {said}")
@@ -181,12 +183,12 @@ def server_error(number: int, message: str, doing: str) -> TidelogError:
 
 
 def number_of(error: Exception) -> int:
-    """The server's (or client library's) error number; 0 if there is none."""
+    """The server's or the client library's error number; 0 if there is none."""
     return _parts(error)[0]
 
 
 def words(number: int, message: str) -> str:
-    """The server's message without what it quotes of rows, and its number."""
+    """The server's message with its error number, without quotes from rows."""
     if number == 0:
         return "the connection to the server was lost"
     text = message.strip().splitlines()[0] if message.strip() else _names().get(number, "")

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the binlog."""
+"""Checks the binlog for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TO_GTIDS = (
 
 
 def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+    """The checks, each after those that it depends on."""
     return [
         _log_bin,
         _rows,
@@ -56,7 +56,7 @@ def _log_bin(examined: CheckContext) -> Iterator[Finding]:
     try:
         status = log_status(examined.connection)
     except pymysql.MySQLError:
-        return  # the missing privilege has a finding of its own
+        return  # the missing privilege has its own finding
     for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
         if status.get(option):
             text = f"{option.lower()} is set ({status[option]}): changes may be missing in the log"
@@ -65,7 +65,7 @@ def _log_bin(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _rows(examined: CheckContext) -> Iterator[Finding]:
-    """Changes must be in the log as rows; whole ones are better."""
+    """The log must hold changes as rows, preferably whole ones."""
     variables = examined.variables
     form = variables.get("binlog_format", "ROW")
     if form == "ROW":
@@ -147,7 +147,7 @@ def _retention(examined: CheckContext) -> Iterator[Finding]:
         )
         fix = "the server parameter binlog_expire_logs_seconds = 604800"
         yield Finding("retention", "warn", text, fix)
-    # MySQL 8.0.29 and later can leave the seconds set and purge nothing.
+    # MySQL 8.0.29 and later can keep the seconds set and purge nothing.
     elif not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
         yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
     elif kept < RETENTION_LEAST_S:
@@ -161,7 +161,7 @@ def _retention(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _retention_size(examined: CheckContext) -> Iterator[Finding]:
-    """What MariaDB and Percona's server have beside times."""
+    """MariaDB and Percona's server can also purge by size."""
     for variable in ("max_binlog_total_size", "binlog_space_limit"):
         total = int(examined.variables.get(variable, 0) or 0)
         if total:
@@ -171,8 +171,10 @@ def _retention_size(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _rds_hours(connection: Connection) -> float | None:
-    """Amazon RDS and Aurora keep binlogs by a setting of their own, which overrides the server's: 0
-    as long as it is NULL. None: it is no such server, or the account may not ask.
+    """The retention of Amazon RDS and Aurora, whose own setting overrides the server's; NULL counts
+    as 0.
+
+    None if the server is neither, or the account may not read it.
     """
     for statement in _RDS:
         with suppress(pymysql.MySQLError):
@@ -184,7 +186,7 @@ def _rds_hours(connection: Connection) -> float | None:
 
 
 def _server_id(examined: CheckContext) -> Iterator[Finding]:
-    """No two readers of a binlog may have the same id."""
+    """Every reader of a binlog must have its own id."""
     ours = examined.server_id
     theirs = int(examined.variables.get("server_id", 0) or 0)
     if theirs == 0:
@@ -238,9 +240,7 @@ def _gtids(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _commit_order(examined: CheckContext) -> Iterator[Finding]:
-    """What stands in the binlog before a watermark must be visible once the watermark is
-    committed.
-    """
+    """What is before a watermark in the binlog must be visible once the watermark is committed."""
     if examined.mysql:
         if examined.on("binlog_order_commits"):
             text = "transactions become visible in the binlog's order"
@@ -255,7 +255,8 @@ def _commit_order(examined: CheckContext) -> Iterator[Finding]:
 
 def _semi_sync(examined: CheckContext) -> Iterator[Finding]:
     variables = examined.variables
-    # MySQL has the newer name from 8.0.26 on, by another plugin; the default is not MariaDB's.
+    # MySQL 8.0.26 and later have the newer name, of another plugin; its default differs from
+    # MariaDB's.
     for side in ("source", "master"):
         if examined.on(f"rpl_semi_sync_{side}_enabled"):
             break

@@ -1,6 +1,6 @@
-"""What `tidelog check` finds out about a MySQL or MariaDB source; every failure with what mends it.
+"""Runs `tidelog check` for a MySQL or MariaDB source; every failure comes with its fix.
 
-Nothing is changed, and no transaction outlasts a statement.
+It changes nothing, and no transaction outlasts a statement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
 TESTED = {Flavor.MYSQL: ((8, 0), (9, 7)), Flavor.MARIADB: ((10, 11), (11, 4))}
 CLOCK_SKEW_LIMIT_S = 5.0
 LEAST_CONNECTIONS = 6
-"""With one fewer a dump reads nothing."""
+"""With one connection fewer, a dump reads nothing."""
 SETTINGS = {"lock_wait_timeout": "2"}
 
 
@@ -40,16 +40,16 @@ class MySqlPreflight:
     """Checks a source.
 
     Args:
-        url: of the server, with the password.
-        server_id: under which capture will read the binlog.
-        kind: which family of servers the configuration expects.
+        url: the server, with the password.
+        server_id: the id with which capture will read the binlog.
+        kind: the kind of server that the configuration expects.
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table.
         strategy: ``source.watermarks``.
         signal_table: ``database.table``.
         keys: surrogate keys by table pattern.
-        cascades: ``dump`` or ``accept`` makes foreign keys that cascade no error.
-        snapshot_mode: of the dump at start.
+        cascades: ``dump`` or ``accept`` allows foreign keys that cascade.
+        snapshot_mode: the mode of the dump at start.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class MySqlPreflight:
         self._snapshot_mode = snapshot_mode
 
     def check(self) -> list[Finding]:
-        """All findings, in the order in which things depend on each other. Never raises for what
-        it checks; a connection that can't be made is the only finding then.
+        """All findings, each after those that it depends on.
+
+        Never raises for what it checks; if the connection fails, that is the only finding.
         """
         try:
             connection = connect(self._url, purpose="check", settings=SETTINGS, verify=False)
@@ -117,7 +118,7 @@ def _run(examined: CheckContext, part: Check) -> list[Finding]:
     found: list[Finding] = []
     try:
         with translated(f"checking {name}"):
-            # One by one: what was found before an error stays found.
+            # One by one: findings before an error are kept.
             for finding in part(examined):
                 found.append(finding)
     except TidelogError as error:
@@ -143,12 +144,12 @@ def _version(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _replica(examined: CheckContext) -> Iterator[Finding]:
-    """A replica's own binlog must hold what it replicates; watermarks can't be written to it."""
+    """A replica's own binlog must hold what it replicates; it can't take watermarks."""
     connection = examined.connection
     modern = examined.mysql and connection.version >= (8, 0, 22)
     try:
         follows = bool(connection.rows("SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
-    except pymysql.MySQLError:  # not granted: then by what replicas are set to
+    except pymysql.MySQLError:  # not granted: judge by the settings of a replica
         follows = examined.on("read_only")
     variable = "log_replica_updates"
     if variable not in examined.variables:
@@ -167,7 +168,7 @@ def _replica(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _sessions(examined: CheckContext) -> Iterator[Finding]:
-    """Reads must not be stale, and what we write must be logged: by what a session of ours has."""
+    """A new session must read committed rows, and its writes must be logged."""
     connection = examined.connection
     fault = session_fault(connection)
     if fault is not None:
@@ -198,7 +199,7 @@ def _sessions(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _connections(examined: CheckContext) -> Iterator[Finding]:
-    """The session's value is the account's limit, or else the server's for every account."""
+    """The session's value is the account's limit, or the server's limit for every account."""
     ((limit,),) = examined.connection.rows("SELECT @@SESSION.max_user_connections")
     account = Grants.of(examined.connection).account
     enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS

@@ -1,4 +1,4 @@
-"""What each check of `tidelog check` looks at."""
+"""The data that each check of `tidelog check` reads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidelog.sources.mysql.connect import Connection
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What is examined, and with which configuration.
+    """The server to check, and the configuration.
 
     Attributes:
-        url: of the server, with the password.
-        connection: to it.
-        variables: the server's global ones, as text.
-        server_id: ours.
+        url: the server, with the password.
+        connection: a connection to it.
+        variables: the server's global variables, as text.
+        server_id: Tidelog's own id.
         others: see `MySqlPreflight`.
     """
 
@@ -41,7 +41,7 @@ class CheckContext:
         return self.connection.flavor is Flavor.MYSQL
 
     def on(self, name: str) -> bool:
-        """Is a variable ON? False if there is none of the name."""
+        """Return True if a variable is ON; False if it does not exist."""
         return self.variables.get(name, "OFF").upper() in ("ON", "1", "TRUE")
 
 

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the account; every lack with the GRANT to run."""
+"""Checks the account's privileges for `tidelog check`; every missing one comes with its GRANT."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")
 
 
 def privilege_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+    """The checks, each after those that it depends on."""
     return [_replication, _watermark_table, _blocking_dumps]
 
 
 def _replication(examined: CheckContext) -> Iterator[Finding]:
-    """Tried where trying does nothing. Registering as a replica without reading the log would:
-    MySQL keeps the registration when the connection ends, and shows it from freed memory.
+    """Try the statements that change nothing.
+
+    Registering as a replica without reading the log is not tried: MySQL keeps the registration when
+    the connection ends, and shows it from freed memory.
     """
     grants = Grants.of(examined.connection)
     lacks = []
     reasons = []
-    events = "SHOW BINLOG EVENTS LIMIT 1"  # MySQL wants REPLICATION SLAVE for it, MariaDB not
+    events = "SHOW BINLOG EVENTS LIMIT 1"  # needs REPLICATION SLAVE on MySQL, not on MariaDB
     reason = _refused(lambda: examined.connection.rows(events)) if examined.mysql else ""
     if not examined.mysql and grants.missing(["REPLICATION SLAVE"]):
         reason = f"{grants.account} lacks REPLICATION SLAVE"
@@ -53,7 +55,7 @@ def _replication(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _refused(ask: Callable[[], object]) -> str:
-    """Why the account may not ask; "" if it may."""
+    """Why the account may not run the statement; "" if it may."""
     try:
         ask()
     except pymysql.MySQLError as error:
@@ -91,7 +93,9 @@ def _watermark_table(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _blocking_dumps(examined: CheckContext) -> Iterator[Finding]:
-    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots tell their position."""
+    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots report their position without
+    it.
+    """
     if not examined.mysql:
         return
     grants = Grants.of(examined.connection)

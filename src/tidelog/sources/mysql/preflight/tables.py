@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about tables: those to capture, and the signal table."""
+"""Checks the captured tables and the signal table for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}
-LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # that is known to; MySQL
+LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # the last known MySQL version that does
 TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
 
 _TABLES = (
@@ -48,11 +48,11 @@ _UNIQUE = (
 class _Table:
     name: TableName
     engine: str | None
-    unique: dict[str, dict[str, bool]]  # index → its columns: may they be NULL?
+    unique: dict[str, dict[str, bool]]  # index → its columns → nullable?
 
 
 def table_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+    """The checks, each after those that it depends on."""
     return [_signal_table, _tables, _foreign_keys]
 
 
@@ -86,7 +86,7 @@ def _signal_table(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _tables(examined: CheckContext) -> Iterator[Finding]:
-    """Can each captured table be read, and be dumped?"""
+    """Check that each captured table can be read and dumped."""
     captured = _captured(examined)
     if not captured:
         text = f"no table matches {', '.join(examined.tables)}, of those that the account may see"
@@ -192,7 +192,9 @@ def _foreign_keys(examined: CheckContext) -> Iterator[Finding]:
 
 
 def _unseen_parents(examined: CheckContext, captured: set[TableName]) -> Iterator[Finding]:
-    """Tables between whose own foreign keys the account can't see: a cascade ends at them."""
+    """Report parent tables whose own foreign keys the account can't see: cascades through them are
+    missed.
+    """
     rows = examined.connection.rows(
         "SELECT table_schema, table_name FROM information_schema.tables"
     )
@@ -209,7 +211,7 @@ def _unseen_parents(examined: CheckContext, captured: set[TableName]) -> Iterato
 
 
 def described(cascade: Cascade) -> str:
-    """E.g. ``orders_of_customers (ON DELETE CASCADE)``."""
+    """The constraint's name and rules, e.g. ``orders_of_customers (ON DELETE CASCADE)``."""
     return f"{cascade.constraint} ({', '.join(cascade.rules)})"
 
 

@@ -1,13 +1,14 @@
-"""Which captured tables a statement may have changed whose rows the log does not hold.
+"""Finds captured tables that a statement may have changed without row events in the log.
 
 A statement names one table and may change others: by triggers, views, stored functions, foreign
-keys. What proves that none of them is captured:
+keys. Two things prove that none of them is captured:
 
-- MySQL lists the databases that a statement used, those of its triggers, views and functions too.
-- Else the catalogue: the only table that the statement writes is a base table without triggers,
-  and nothing that it reads can call a stored function. The catalogue is of now and the statement of
-  then, so the log up to now must hold no statement that took such a thing away. The account must be
-  allowed to see all of it: a server hides triggers from those who lack TRIGGER.
+- MySQL logs the databases that a statement used, including those of its triggers, views and
+  functions.
+- Otherwise the catalogue: the only table that the statement writes is a base table without
+  triggers, and nothing that it reads can call a stored function. The catalogue is the current one,
+  so the log from the statement to its end must hold no statement that removed such an object. The
+  account must be able to see all of it: a server hides triggers from accounts without TRIGGER.
 
 Everything else counts as a change of captured tables.
 """
@@ -36,9 +37,9 @@ from tidelog.sources.mysql.stream.log_tables import CapturedTables
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 
 WRITES = frozenset({Effect.WRITTEN, Effect.EMPTIED})
-_NO_TRIGGERS_IN = "mysql"  # the servers refuse to make them there
+_NO_TRIGGERS_IN = "mysql"  # the servers refuse to create them there
 _BASE_TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
-# Of these engines a table has its own rows; a MERGE or FEDERATED table changes those of others.
+# A table of these engines has its own rows; a MERGE or FEDERATED table changes those of others.
 _ENGINES = frozenset(
     "INNODB MYISAM ARIA MEMORY ARCHIVE CSV BLACKHOLE ROCKSDB TOKUDB COLUMNSTORE NDBCLUSTER".split()
 )
@@ -65,8 +66,8 @@ _BEFORE_TABLE = frozenset(
     "INTO INSERT REPLACE IGNORE DELAYED LOW_PRIORITY HIGH_PRIORITY TABLE EXISTS".split()
 )
 _READS = frozenset({"SELECT", "TABLE", "WITH"})
-# What may stand before a bracket and is no stored function: words of the grammar, and functions of
-# both servers that are common. A function that is not here counts as a stored one.
+# Words before a bracket that are no stored function: words of the grammar, and common functions of
+# both servers. Any other function counts as a stored one.
 # ruff: noqa: SIM905
 _NOT_STORED = frozenset(
     """
@@ -103,10 +104,11 @@ _NOT_STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TouchedTables:
-    """What a statement may have changed besides the tables that it names.
+    """The tables that a statement may have changed besides those that it names.
 
-    ``objection``: why captured tables can't be ruled out; None if they can be. ``below``: the
-    captured tables whose rows foreign keys change with those of the tables that it names.
+    Attributes:
+        objection: why captured tables can't be ruled out; None if they can.
+        below: captured tables whose rows foreign keys change with those of the named tables.
     """
 
     objection: str | None = None
@@ -114,13 +116,13 @@ class TouchedTables:
 
 
 class AffectedTables:
-    """Of one log reader. Used by one thread.
+    """Finds the tables that statements affect, for one log reader. Used by one thread.
 
     Args:
-        url: of the server, to read the log ahead.
-        connected: gives an SQL connection.
-        captured: which tables are.
-        cascades: tell of tables that foreign keys change.
+        url: the server, to read the log ahead.
+        connected: returns an SQL connection.
+        captured: the captured tables.
+        cascades: report tables that foreign keys change.
     """
 
     def __init__(
@@ -138,16 +140,16 @@ class AffectedTables:
         self._tables: dict[TableName, TouchedTables] = {}
         self._views: frozenset[TableName] | None = None
         self._grants: Grants | None = None
-        self._end = 0  # of the log when it was searched for `_hiding`
+        self._end = 0  # the log's end when `_hiding` was read
         self._hiding: list[tuple[int, Statement, bool]] = []
 
     def note(self, seen: QuerySeen) -> None:
-        """Take a statement of the stream: what changes the catalogue has it read again."""
+        """Clear the cached catalogue if a statement of the stream changes the catalogue."""
         if seen.keyword in _CHANGES_CATALOGUE and seen.end > self._end:
             self.forget()
 
     def forget(self) -> None:
-        """Read the catalogue and the log again, e.g. as the stream begins elsewhere."""
+        """Read the catalogue and the log again, e.g. when the stream starts at another position."""
         self._tables.clear()
         self._views = self._grants = None
         self._end = 0
@@ -156,12 +158,12 @@ class AffectedTables:
     def of_statement(
         self, seen: QuerySeen, named: Statement, permanent: Statement
     ) -> TouchedTables:
-        """What a statement may have changed besides the tables that it names.
+        """The tables that a statement may have changed besides those that it names.
 
         Args:
             seen: the statement.
-            named: what it does to the tables that it names.
-            permanent: the same, but for temporary tables.
+            named: its effects on the tables that it names.
+            permanent: its effects on permanent tables.
         """
         if self._databases_are_not_captured(seen) or self._emptied_by_restart(seen):
             return TouchedTables()
@@ -187,8 +189,10 @@ class AffectedTables:
         return TouchedTables(None, tuple(below))
 
     def of_emptied_memory(self, table: TableName) -> tuple[TableName, ...]:
-        """All captured tables if this one is of the engine MEMORY, else none. Older versions of
-        MariaDB write a DELETE of all its rows after a restart, which looks as a session's does.
+        """All captured tables if this table's engine is MEMORY, else none.
+
+        Older versions of MariaDB write a DELETE of all its rows after a restart, which looks like a
+        session's DELETE.
         """
         with translated(f"finding what a DELETE of {table} changed"):
             rows = self._connected().rows(_ALL_TABLES)
@@ -203,8 +207,10 @@ class AffectedTables:
         return bool(seen.databases) and not any(map(self._captured.may_be_in, seen.databases or ()))
 
     def _emptied_by_restart(self, seen: QuerySeen) -> bool:
-        """Is it what MySQL writes when it finds a MEMORY table empty after a restart? Of what a
-        session runs it would say which databases were used.
+        """Return True for the DELETE that MySQL logs when it finds a MEMORY table empty after a
+        restart.
+
+        A session's statement would carry the databases that it used.
         """
         mysql = self._connected().flavor is Flavor.MYSQL
         return mysql and seen.databases is None and _BY_SERVER.fullmatch(seen.sql) is not None
@@ -241,7 +247,7 @@ class AffectedTables:
         return TouchedTables(None, tuple(child for child in below if child in self._captured))
 
     def _calls(self, seen: QuerySeen, named: Statement) -> str | None:
-        """Why what the statement reads may call a stored function, which may write any table."""
+        """Why the statement's reads may call a stored function, which may write any table."""
         words = list(tokens(seen.sql, seen.sql_mode))
         called = _first_call(words, _spellings(named))
         if called is not None:
@@ -279,7 +285,7 @@ class AffectedTables:
     # ------------------------------------------------------------------ from then to now
 
     def _hidden(self, seen: QuerySeen, table: TableName | None) -> str | None:
-        """Why the catalogue may have been another when the statement ran."""
+        """Why the catalogue may have been different when the statement ran."""
         for at, statement, hides in self._hiding:
             if at > seen.end and (
                 hides
@@ -290,7 +296,7 @@ class AffectedTables:
         return None
 
     def _search(self, position: int) -> None:
-        """Search the log from ``position`` to its end of now, after the catalogue was read."""
+        """Search the log from ``position`` to its current end, after the catalogue was read."""
         with translated("reading the log ahead of a statement"):
             sql = self._connected()
             files, self._end = log_files(sql), log_end(sql).position
@@ -312,7 +318,7 @@ class AffectedTables:
 
 
 def _first_call(words: list[Token], written: set[str]) -> str | None:
-    """The first name before a bracket that is none of the written table, nor known."""
+    """The first name before a bracket that is neither a written table nor a known word."""
     for at, (token, following) in enumerate(pairwise(words)):
         if following.text != "(" or following.kind != "mark" or token.kind not in ("word", "name"):
             continue
@@ -327,5 +333,5 @@ def _first_call(words: list[Token], written: set[str]) -> str | None:
 
 
 def _spellings(statement: Statement) -> set[str]:
-    """The names of its tables, in lower case."""
+    """The names of the statement's tables, in lower case."""
     return {effect.table.name.lower() for effect in statement.effects}

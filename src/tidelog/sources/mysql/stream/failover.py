@@ -1,8 +1,8 @@
-"""The source's own failover: a replica is promoted, and capture goes on there.
+"""Resumes capture on a promoted replica after the source's failover.
 
-Positions are of one server's binlog. GTIDs hold on all: what the event log has by then is looked
-for in the promoted server's binlog, and the first transaction behind it is where the log goes on.
-The numbers of that server's files are shifted, so that positions grow (`ServerPin.shift`).
+Positions are valid in one server's binlog only. GTIDs are valid on all: the transactions of the
+event log are searched in the promoted server's binlog, and capture resumes at the first transaction
+after them. That server's file numbers are shifted, so that positions grow (`ServerPin.shift`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ logger = logging.getLogger(__name__)
 ANEW = "begin a new event log and dump the tables again"
 AGAIN = f"{ANEW}, or set source.snapshot: when_needed"
 _MOST_NAMED = 300
-"""Letters of GTIDs in a message."""
+"""Maximum length of GTIDs in a message, in characters."""
 _MOST_STRANGE = 20
 
 
 def shift_behind(files: LogFiles, last: Resume) -> int:
-    """What has to be added to the files' numbers, so that all lie behind a place of the event log.
-    ``files``: as the server numbers them.
+    """The number to add to the server's file numbers so that all are after a position of the event
+    log.
+
+    ``files``: the files with the server's own numbers.
     """
     newest = max(unpack(last.acknowledge)[0], unpack(last.position)[0])
     return max(0, newest + 1 - unpack(files.first)[0])
@@ -61,22 +63,23 @@ def place_on(
     before: SourceId,
     found: SourceId,
 ) -> Resume:
-    """Where another server's binlog goes on behind what the event log holds.
+    """The position in another server's binlog at which the event log resumes.
 
     Args:
-        connection: to the server.
-        url: of it.
-        files: of its binlog, shifted.
-        end: of its binlog.
-        last: where the event log ends, by the binlog of the server before.
-        before: that server.
-        found: this one.
+        connection: a connection to the new server.
+        url: the new server.
+        files: its binlog's files, shifted.
+        end: its binlog's end.
+        last: the end of the event log, as a position of the former server.
+        before: the former server.
+        found: the new server.
 
     Raises:
-        SourceChangedError: it lacks what the event log holds, or there are no GTIDs to compare.
-        ConnectionLostError: it is a replica that has yet to receive what the event log holds.
-        GapError: it purged what follows, or has other transactions in the midst of what the event
-            log holds.
+        SourceChangedError: transactions of the event log are missing there, or there are no GTIDs
+            to compare.
+        ConnectionLostError: it is a replica that has yet to receive transactions of the event log.
+        GapError: it purged the following transactions, or has other transactions among those of the
+            event log.
     """
     flavor = connection.flavor
     servers = f"{before.member} and {found.member}"
@@ -109,20 +112,20 @@ def place_on(
         servers,
         files.describe(place),
     )
-    if begun:  # its records that are durable already are read again, and skipped
+    if begun:  # its durable records are read again, and skipped
         return Resume(place, place, last.ordinal, last.executed, last.begun)
     return replace(last, acknowledge=place)
 
 
 def _executed_there(connection: Connection, asked: Gtids) -> Gtids:
-    """What the server has executed of these, or more."""
+    """The transactions that the server has executed, at least those among ``asked``."""
     if isinstance(asked, GtidSet):
         text = connection.value("SELECT @@GLOBAL.gtid_executed")
         return GtidSet.parse(str(text))
     row = connection.row("SELECT @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos")
     assert row is not None
     logged, received = (MariaDbGtids.parse(str(text or "")) for text in row)
-    # What it received before its binlog began: of a domain, the last of all servers alone is told.
+    # Received before its binlog began: the server reports only the last number of a domain.
     domains = {source.domain: number for source, number in received.last.items()}
     elder = {
         source: number
@@ -135,8 +138,9 @@ def _executed_there(connection: Connection, asked: Gtids) -> Gtids:
 def _first_behind(
     url: ServerUrl, files: LogFiles, end: int, held: Gtids, flavor: Flavor
 ) -> tuple[int, str]:
-    """The first transaction that is not held: where it begins, and its GTID (empty: there is none
-    yet, and the place is the log's end). Raises GapError.
+    """The first transaction that is not in the event log: its position and its GTID.
+
+    The GTID is empty if there is none yet; the position is then the log's end. Raises GapError.
     """
     number, known = _file_to_read(url, files, held, flavor)
     behind: tuple[int, str] | None = None
@@ -165,7 +169,9 @@ def _first_behind(
 def _file_to_read(
     url: ServerUrl, files: LogFiles, held: Gtids, flavor: Flavor
 ) -> tuple[int, Gtids]:
-    """The newest file before which nothing was executed that is not held, and what was."""
+    """The newest file before which only captured transactions were executed, and these
+    transactions.
+    """
     before: Gtids | None = None
     for number in reversed(files.sizes):
         before = before_file(url, files, number, flavor)

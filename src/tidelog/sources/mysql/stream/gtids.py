@@ -1,4 +1,4 @@
-"""MySQL's GTIDs: sets, and which of them the log's reader has seen where.
+"""Sets of GTIDs, and the positions of the GTIDs that the log reader has read.
 
 MySQL manual, "GTID Format and Storage" (tags: from 8.4 on).
 """
@@ -32,18 +32,18 @@ from tidelog.sources.mysql.stream.log_parts import read_part
 from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles, has_gtids
 
 Source = tuple[UUID, str]  # server uuid, tag
-Interval = tuple[int, int]  # first and last number, both inside
+Interval = tuple[int, int]  # first and last number, both inclusive
 
 
 @dataclass(frozen=True)
 class GtidSet:
-    """A set of MySQL's GTIDs: by source, intervals that are sorted, apart and not empty."""
+    """A set of MySQL's GTIDs: by source, sorted intervals that do not touch and are not empty."""
 
     intervals: Mapping[Source, tuple[Interval, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Parses ``uuid:1-5:7,uuid:tag:1-3``. Raises ValueError."""
+        """Parse ``uuid:1-5:7,uuid:tag:1-3``. Raises ValueError."""
         found: dict[Source, list[Interval]] = {}
         for part in text.replace("\n", "").split(","):
             if not part.strip():
@@ -75,7 +75,7 @@ class GtidSet:
         return bool(self.intervals)
 
     def contains_all(self, source: Source, numbers: Int64s) -> Bools:
-        """bool[n]: is each number of the source in the set?"""
+        """bool[n]: True for each number of the source that is in the set."""
         intervals = np.array(self.intervals.get(source, ()), dtype=np.int64).reshape(-1, 2)
         if not len(intervals):
             return np.zeros(len(numbers), dtype=np.bool_)
@@ -84,7 +84,7 @@ class GtidSet:
         return found
 
     def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
-        """As `contains_all`, of a source as the log's scanner has it."""
+        """Like `contains_all`, for a source as the log's scanner has it."""
         assert isinstance(source, BinlogServer)
         return self.contains_all((source.uuid, source.tag), numbers)
 
@@ -96,7 +96,7 @@ class GtidSet:
         )
 
     def minus(self, other: GtidSet) -> GtidSet:
-        """What is in this set and not in the other one."""
+        """The GTIDs of this set that are not in the other one."""
         left = {
             source: _cut_out(intervals, other.intervals.get(source, ()))
             for source, intervals in self.intervals.items()
@@ -111,7 +111,7 @@ class GtidSet:
 
 
 def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Sorted intervals that neither touch nor overlap."""
+    """Sort and merge intervals so that they neither touch nor overlap."""
     out: list[Interval] = []
     for first, last in sorted(intervals):
         if out and first <= out[-1][1] + 1:
@@ -122,7 +122,7 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def _cut_out(intervals: Iterable[Interval], holes: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Sorted intervals, without what is in sorted others."""
+    """Sorted intervals minus sorted others."""
     left: list[Interval] = []
     for first, last in intervals:
         for begin, end in holes:
@@ -140,10 +140,10 @@ KEPT_BATCHES = 256
 
 
 class SeenGtids:
-    """Which MySQL transactions the log's reader has seen, and where they begin. Thread-safe.
+    """The MySQL transactions that the log reader has read, and where they begin. Thread-safe.
 
-    The reader publishes; a chunk reader asks `visible_before`. What is older than the newest
-    `KEPT_BATCHES` batches is kept as one set with one position, so memory is bounded.
+    The log reader publishes; a chunk reader calls `visible_before`. Batches older than the newest
+    `KEPT_BATCHES` are kept as one set with one position, so memory is bounded.
     """
 
     def __init__(self) -> None:
@@ -152,9 +152,10 @@ class SeenGtids:
         self._clear(0)
 
     def start(self, position: int, *, settled: bool = False) -> None:
-        """The reader (re)starts at ``position``; what it saw before is seen again or forgotten.
+        """The reader starts or restarts at ``position``; earlier transactions are read again or
+        forgotten.
 
-        ``settled``: every transaction before the position is known to be visible.
+        ``settled``: True if every transaction before the position is known to be visible.
         """
         with self._lock:
             self._clear(position)
@@ -169,30 +170,30 @@ class SeenGtids:
                 self._compact()
 
     def reach(self, end: int) -> None:
-        """The reader has seen everything before ``end``."""
+        """Record that the reader has read everything before ``end``."""
         with self._lock:
             self._end = max(self._end, end)
 
     @property
     def end(self) -> int:
-        """Everything before this has been seen. Ask before ``gtid_executed`` is read."""
+        """Everything before this position has been read. Read it before ``gtid_executed``."""
         with self._lock:
             return self._end
 
     def visible_before(
         self, executed: GtidSet, end: int, *, none_owned: bool = False
     ) -> int | None:
-        """The position P: transactions before P are visible to a SELECT that begins now, those from
-        P on count as invisible; None if that can't be known yet: try again.
+        """The position P such that transactions before P are visible to a SELECT that begins now;
+        all others count as invisible. None if it is not known yet: try again.
 
         With ``binlog_order_commits`` transactions become visible in log order, and each enters
         ``gtid_executed`` after it is visible.
 
         Args:
             executed: ``@@GLOBAL.gtid_executed``, read before the SELECT's snapshot is taken.
-            end: `end`, read before ``executed`` was.
-            none_owned: ``@@GLOBAL.gtid_owned``, read after ``end`` was, was empty: no transaction
-                stands between the binlog and its visibility.
+            end: `end`, read before ``executed``.
+            none_owned: True if ``@@GLOBAL.gtid_owned``, read after ``end``, was empty: every logged
+                transaction is visible.
         """
         with self._lock:
             position, first = self._first_missing(executed)
@@ -214,7 +215,9 @@ class SeenGtids:
         self._settled = False
 
     def _first_missing(self, executed: GtidSet) -> tuple[int | None, int | None]:
-        """Where the first transaction that is not in ``executed`` begins, and the first of all."""
+        """The position of the first transaction that is not in ``executed``, and that of the first
+        of all.
+        """
         first = self._old_position or None
         if not executed.issuperset(self._old):
             return self._old_position, first
@@ -250,15 +253,15 @@ def gtid_set(seen: GtidsSeen) -> GtidSet:
 
 
 class Held(Protocol):
-    """Transactions by their GTIDs."""
+    """A set of transactions by GTID."""
 
     def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
-        """bool[n]: is each number of the source in?"""
+        """bool[n]: True for each number of the source that is in the set."""
         ...
 
 
 def inside(held: Held, seen: GtidsSeen) -> Bools:
-    """bool[n]: which of those that begin in a stretch of the log are held?"""
+    """bool[n]: True for transactions of a part of the log that are in the set."""
     found = np.zeros(len(seen), dtype=np.bool_)
     for index in np.unique(seen.source).tolist():
         mine = seen.source == index
@@ -268,13 +271,13 @@ def inside(held: Held, seen: GtidsSeen) -> Bools:
 
 @dataclass(frozen=True)
 class MariaDbGtids:
-    """The last number of each domain and server; those before it are in, too."""
+    """The last number of each domain and server; all smaller numbers are included."""
 
     last: Mapping[MariaDbSource, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses ``domain-server-number,…``. Raises ValueError."""
+        """Parse ``domain-server-number,…``. Raises ValueError."""
         found: dict[MariaDbSource, int] = {}
         for part in text.split(","):
             if part.strip():
@@ -291,7 +294,7 @@ class MariaDbGtids:
         return bool(self.last)
 
     def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
-        """bool[n]: is each number of the source in?"""
+        """bool[n]: True for each number of the source that is in the set."""
         assert isinstance(source, MariaDbSource)
         inside: Bools = numbers <= self.last.get(source, 0)
         return inside
@@ -303,7 +306,7 @@ class MariaDbGtids:
         )
 
     def minus(self, other: MariaDbGtids) -> MariaDbGtids:
-        """The last ones of those that ``other`` does not hold all of."""
+        """The last numbers of the sources that ``other`` does not hold completely."""
         return MariaDbGtids(
             {one: number for one, number in self.last.items() if number > other.last.get(one, 0)}
         )
@@ -313,12 +316,12 @@ Gtids = GtidSet | MariaDbGtids
 
 
 def parse(flavor: Flavor, text: str) -> Gtids:
-    """Raises ValueError."""
+    """Parse GTIDs of a flavour. Raises ValueError."""
     return MariaDbGtids.parse(text) if flavor is Flavor.MARIADB else GtidSet.parse(text)
 
 
 def joined(known: Gtids, more: Gtids) -> Gtids:
-    """Those of both, which are of one flavour."""
+    """The union of both sets, which are of one flavour."""
     if isinstance(known, MariaDbGtids):
         assert isinstance(more, MariaDbGtids)
         return known.union(more)
@@ -327,7 +330,7 @@ def joined(known: Gtids, more: Gtids) -> Gtids:
 
 
 def without(held: Gtids, other: Gtids) -> Gtids:
-    """Those of the first that are not in the second; they are of one flavour."""
+    """The first set minus the second; they are of one flavour."""
     if isinstance(held, MariaDbGtids):
         assert isinstance(other, MariaDbGtids)
         return held.minus(other)
@@ -336,7 +339,7 @@ def without(held: Gtids, other: Gtids) -> Gtids:
 
 
 def named(seen: GtidsSeen, flavor: Flavor) -> Gtids:
-    """Those that begin in a stretch of the log."""
+    """The transactions that begin in a part of the log."""
     if flavor is not Flavor.MARIADB:
         return gtid_set(seen)
     last: dict[MariaDbSource, int] = {}
@@ -350,8 +353,9 @@ def named(seen: GtidsSeen, flavor: Flavor) -> Gtids:
 def read_gtids(
     url: ServerUrl, files: LogFiles, begin: int, end: int, flavor: Flavor
 ) -> Iterator[GtidStateSeen | GtidsSeen]:
-    """The GTIDs of a part of the log, with what each file says was before it. ``begin``: of a file.
-    Errors as `read_part`.
+    """The GTIDs of a part of the log, with each file's list of earlier GTIDs.
+
+    ``begin``: the beginning of a file. Errors as `read_part`.
     """
     number, offset = unpack(begin)
     scanner: BinlogScanner | None = None
@@ -372,7 +376,7 @@ def read_gtids(
 
 
 def before_file(url: ServerUrl, files: LogFiles, number: int, flavor: Flavor) -> Gtids | None:
-    """What was executed before a file; None: it does not say."""
+    """The transactions executed before a file; None if the file does not list them."""
     begin = files.begin(number)
     for item in read_gtids(url, files, begin, begin + files.sizes[number] - FILE_START, flavor):
         return parse(flavor, item.text) if isinstance(item, GtidStateSeen) else None
@@ -380,7 +384,7 @@ def before_file(url: ServerUrl, files: LogFiles, number: int, flavor: Flavor) ->
 
 
 def executed_before(url: ServerUrl, files: LogFiles, position: int, flavor: Flavor) -> Gtids | None:
-    """What was executed before a position; None: its file, which is read, does not say."""
+    """The transactions executed before a position; None if its file does not list earlier ones."""
     found: Gtids | None = None
     begin = files.begin(unpack(position)[0])
     for item in read_gtids(url, files, begin, position, flavor):
@@ -392,20 +396,23 @@ def executed_before(url: ServerUrl, files: LogFiles, position: int, flavor: Flav
 
 
 class LoggedGtids:
-    """Says of each place that an event log goes on from which transactions are before it.
-    Thread-safe: the reader of the log publishes, and who writes asks.
+    """Adds to each resume position of the event log the transactions before it.
+
+    Thread-safe: the log reader publishes, and the writer reads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._text = ""  # of `_executed`; empty: it is not made yet
+        self._text = ""  # `_executed` as text; empty until it is needed
         self._clear(Flavor.MYSQL, None)
 
     def start(
         self, connection: Connection, url: ServerUrl, files: LogFiles, begin: Resume
     ) -> Resume:
-        """The log is read from ``begin`` on: the same place, with the GTIDs that were noted with
-        it, or as its file says. Errors as `read_part`.
+        """Start at ``begin``, the position from which the log is read.
+
+        Returns the same position with the GTIDs stored with it, or with those that its file lists.
+        Errors as `read_part`.
         """
         flavor = connection.flavor
         known: Gtids | None = None
@@ -418,19 +425,19 @@ class LoggedGtids:
         return self.located(begin)
 
     def begin(self, flavor: Flavor, executed: Gtids | None, begin: Resume) -> None:
-        """``executed``: before ``begin``; None: it is not known."""
+        """Set the transactions that were executed before ``begin``; None if they are not known."""
         with self._lock:
             self._clear(flavor, executed)
             self._begin = begin
 
     def publish(self, seen: GtidsSeen) -> None:
-        """Transactions that begin, before what they hold is given on."""
+        """Add transactions that begin, before their records are passed on."""
         with self._lock:
             if self._executed is not None and len(seen):
                 self._pending.append(seen)
 
     def located(self, resume: Resume) -> Resume:
-        """The same place with the GTIDs of `Resume`. Places come in order."""
+        """The same position with the GTIDs of `Resume`. Positions come in order."""
         with self._lock:
             if self._executed is None:
                 return resume
@@ -439,7 +446,7 @@ class LoggedGtids:
             if resume.position >= resume.acknowledge and resume.ordinal >= 0:
                 begun = self._at(resume.position)
                 if not begun:
-                    return resume  # better none than one that leaves a transaction out
+                    return resume  # better no GTIDs than a set that misses a transaction
             self._text = self._text or str(self._executed)
             return replace(resume, executed=self._text, begun=begun)
 
@@ -451,7 +458,7 @@ class LoggedGtids:
         self._begin = Resume(0, 0, -1)
 
     def _fold(self, bound: int) -> None:
-        """What begins before ``bound`` is over."""
+        """Count transactions that begin before ``bound`` as executed."""
         while self._pending and int(self._pending[0].position[0]) < bound:
             seen = self._pending.popleft()
             over = int(np.searchsorted(seen.position, bound))
@@ -462,7 +469,7 @@ class LoggedGtids:
             self._text = ""
 
     def _at(self, position: int) -> str:
-        """The one that begins there; empty: it is not known."""
+        """The GTID of the transaction that begins there; empty if it is not known."""
         if self._pending and int(self._pending[0].position[0]) == position:
             return self._pending[0].text(0)
         return self._begin.begun if self._begin.position == position else ""

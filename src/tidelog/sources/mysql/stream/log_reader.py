@@ -1,4 +1,4 @@
-"""The log reader: MySQL's and MariaDB's binlog as `LogEvent`s."""
+"""Reads MySQL's and MariaDB's binlog as `LogEvent`s."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
-# How often a stream at rest is compared with the log's end.
+# Seconds between comparisons of an idle stream with the log's end.
 ASK_S = 5.0
 
 
 class StallWatch:
-    """Of one log reader. Used by one thread.
+    """Detects a server whose log ends before the stream's position. Used by one thread.
 
     Args:
-        connected: gives an SQL connection.
+        connected: returns an SQL connection.
     """
 
     def __init__(self, connected: Callable[[], Connection]) -> None:
@@ -84,9 +84,9 @@ class StallWatch:
         self._asked = 0.0
 
     def check(self, position: int) -> None:
-        """Call it after each poll with the stream's position.
+        """Compare the position with the log's end; call it after each poll.
 
-        Raises ConnectionLostError if the server's log ends before.
+        Raises ConnectionLostError if the server's log ends before the position.
         """
         now = time.monotonic()
         if position != self._position:
@@ -105,29 +105,30 @@ class StallWatch:
 
 
 MOST_TABLES = 16_384
-"""Most table maps that are kept; a table has one for each time that the server opened it."""
+"""Maximum number of table maps kept; a table has one for each time that the server opened it."""
 
 
 class MySqlLogReader:
     """Streams one server's changes. Used by one thread.
 
     Args:
-        url: of the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
+        url: the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
             captured tables.
         registry: numbers the schemas that the log shows.
-        kind: which flavour the server must be of; None: any.
+        kind: the flavour that the server must have; None: any.
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table; never captured.
         signal_table: ``database.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
-        server_id: ours, as a replica; None: follows from the URL, ``name`` and the event log.
-        name: tells captures of one source apart, e.g. the event log's path.
-        state: keeps what is known of schemas (`SchemaHistory`); None: memory.
-        seen: told which GTIDs stand where.
-        logged: the same, for places that the event log goes on from.
-        watch_cascades: tell of tables whose rows foreign keys change without a trace in the log.
-        buffer_bytes: how much one `poll` takes at most (a larger single event apart).
+        server_id: Tidelog's id as a replica; None: derived from the URL, ``name`` and the event
+            log.
+        name: distinguishes captures of one source, e.g. the event log's path.
+        state: the store of schema notes (`SchemaHistory`); None: memory.
+        seen: receives the positions of GTIDs.
+        logged: the same, for resume positions of the event log.
+        watch_cascades: report tables whose rows foreign keys change without a trace in the log.
+        buffer_bytes: most bytes that one `poll` takes (except a larger single event).
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class MySqlLogReader:
             AffectedTables(self._url, self._connected, self._captured, cascades=watch_cascades),
         )
         self._xa = XaRows(self._url, self._connected, self._events)
-        self._idle_at = 0  # the furthest that may be acknowledged
+        self._idle_at = 0  # the furthest position that may be acknowledged
         self._told = 0
         self._number = 0
         self._source: SourceId | None = None
@@ -193,20 +194,22 @@ class MySqlLogReader:
     # ------------------------------------------------------------------ port
 
     def start(self, resume: Resume | None) -> Resume:
-        """Check the source and stream from after ``resume`` (None: from the log's end). On another
-        server than before it is the place behind the same transactions, by their GTIDs.
+        """Check the source and stream from ``resume`` (None: from the log's end).
+
+        On another server than before, the position after the same transactions is found by their
+        GTIDs.
 
         Raises:
-            ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
-            SourceChangedError: a server that lacks what the event log holds, or whose log began
-                anew.
+            ConfigError, PreflightError: the set-up is wrong; the message says how to fix it.
+            SourceChangedError: the server's log was reset, or transactions of the event log are
+                missing.
             GapError: the binlog no longer has all changes after ``resume``.
             ConnectionLostError: trying again may help.
         """
         return self._start(resume, None)
 
     def _start(self, resume: Resume | None, missed: Resume | None) -> Resume:
-        """``missed``: behind which the log begins anew, at its end."""
+        """``missed``: the position before a gap after which the log restarts at its end."""
         self._disconnect()
         sql = self._connected()
         before = self._source or self._expected
@@ -282,7 +285,7 @@ class MySqlLogReader:
                 self._metadata_tables.clear()
         self._stalls.check(scanner.position)
         if not scanner.in_transaction and scanner.position > self._told:
-            # Also after transactions that held nothing for us.
+            # Also after transactions without captured changes.
             self._told = scanner.position
             resume = scanner.resume  # before `_told` while an XA transaction is prepared
             self._idle_at = max(self._idle_at, resume.acknowledge)
@@ -290,7 +293,7 @@ class MySqlLogReader:
             yield IdleAt(resume, self._told)
 
     def acknowledge(self, position: int) -> None:
-        """The server keeps binlogs by time, not for us: nothing is told."""
+        """The server keeps binlogs by time: it is not notified."""
         self._temporary.durable_to(position)
 
     def close(self) -> None:
@@ -299,21 +302,23 @@ class MySqlLogReader:
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Which event log it reads for. Before `start`: the server ends what has our ids, so those
-        of a configuration that was copied, with its paths, must not be the same.
+        """Set the event log's generation before `start`.
+
+        The server closes an existing connection with the same ids, so a copied configuration, with
+        its paths, must get other ids.
         """
         del last
         self._replica = ReplicaId.derived(f"{self._name} {generation}", self._server_id)
 
     def start_over(self, missed: Resume) -> Resume:
-        """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""
+        """Restart at the log's end after an accepted gap. Errors as `start`."""
         return self._start(None, missed)
 
     def keepalive(self) -> None:
-        """The server expects no word from a replica; the connection is kept by TCP."""
+        """Does nothing: the server expects no message from a replica; TCP keeps the connection."""
 
     def identify(self) -> SourceId:
-        """Which log this is; connects if need be."""
+        """The log's source; connects if necessary."""
         if self._source is None:
             sql = self._connected()
             with translated("asking who the source is"):
@@ -323,7 +328,7 @@ class MySqlLogReader:
 
     @property
     def seen(self) -> SeenGtids:
-        """For chunk readers of the strategy ``gtid``."""
+        """The GTIDs read, for chunk readers of the strategy ``gtid``."""
         return self._seen
 
     # ------------------------------------------------------------------ start
@@ -336,12 +341,14 @@ class MySqlLogReader:
             )
 
     def _none_between_log_and_view(self, sql: Connection) -> bool:
-        """Is every transaction that the log holds visible? (MySQL; False: not known.)"""
+        """Return True if every logged transaction is visible. (MySQL; False: not known.)"""
         return self._flavor is Flavor.MYSQL and not sql.value("SELECT @@GLOBAL.gtid_owned")
 
     def _stream_from(self, files: LogFiles, begin: Resume) -> int:
-        """Where the stream begins: at the last durable transaction, so that its GTID is seen again,
-        or before, at what is not acknowledged.
+        """The position where the stream begins.
+
+        It is the last durable transaction, so that its GTID is read again, or an earlier one that
+        is not acknowledged.
         """
         at = begin.acknowledge
         if files.first <= begin.position < at:
@@ -349,7 +356,7 @@ class MySqlLogReader:
         return at
 
     def _check_file(self, files: LogFiles, number: int, *, fresh: bool) -> None:
-        """Is it the very file that we read before, not one that RESET MASTER began anew?"""
+        """Check that the file is the one read before, not one recreated by RESET MASTER."""
         created = file_created(self._url, files, number)
         if fresh:
             self._history.clear()
@@ -362,7 +369,7 @@ class MySqlLogReader:
     # ------------------------------------------------------------------ stream
 
     def _note_files(self, received: ReceivedEvents) -> None:
-        """Note when each file was made that the stream comes to."""
+        """Store the creation time of each file that the stream reaches."""
         starts = received.offsets[:-1]
         types = received.data[starts + 4]
         for index in np.flatnonzero(

@@ -1,4 +1,4 @@
-"""Statements of a stream: which rows changed for which the log holds no row events."""
+"""Finds rows that statements of the stream changed without row events."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep t
 
 
 class LogStatements:
-    """The statements of one log. Used by one thread.
+    """Processes the statements of one log. Used by one thread.
 
     Args:
-        captured: which tables are.
-        tables: what the stream has shown of them.
-        registry: holds their versions.
-        history: which version each had where.
-        temporary: which tables of a session are temporary.
-        cascades: told of DDL, if foreign keys are watched.
-        affected: finds what statements change besides the tables that they name.
+        captured: the captured tables.
+        tables: the tables that the stream has shown.
+        registry: the tables' versions.
+        history: the version of each table by position.
+        temporary: the temporary tables of each session.
+        cascades: receives DDL, if foreign keys are watched.
+        affected: finds tables that statements change besides those that they name.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class LogStatements:
         self._affected = affected
 
     def start(self) -> None:
-        """The stream begins, maybe elsewhere."""
+        """Clear caches: the stream starts, possibly at another position."""
         self._affected.forget()
 
     def read(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
-        """What a statement of the stream tells."""
+        """The events of one statement of the stream."""
         if seen.alter in (Alter.START, Alter.ROLLBACK):
-            return  # nothing has come of it yet, or nothing will
+            return  # the statement has no effect yet, or was abandoned
         named = read_statement(
             seen.sql, seen.database, fold=self._captured.fold, sql_mode=seen.sql_mode
         )
@@ -116,10 +116,10 @@ class LogStatements:
         return effect.unlogged
 
     def _had(self, table: TableName, columns: Sequence[str]) -> bool:
-        """Did any version of the table have one of these columns?
+        """Return True if any version of the table had one of these columns.
 
-        Also one that a chunk has met by now, ahead of the log: what only chunks have shown counts,
-        so a dump too many is due where one reads a column before the log adds it.
+        This includes versions that a chunk has read ahead of the log, so an unneeded dump follows
+        where a chunk reads a column before the log adds it.
         """
         if not columns:
             return False
@@ -133,7 +133,7 @@ class LogStatements:
     def _unlogged_writes(
         self, seen: QuerySeen, named: Statement, statement: Statement
     ) -> Iterator[LogEvent]:
-        """A statement may have changed rows, and the log holds the statement alone."""
+        """Report rows that a statement may have changed when the log holds only the statement."""
         filled = any(effect.filled for effect in named.effects)
         if not seen.changes_rows and not filled:
             return
@@ -154,15 +154,17 @@ class LogStatements:
             yield RowsUnlogged(table, reason, seen.position)
         for table in captured:
             if seen.uses_temporary:
-                # Maybe of a temporary table of that name, made before the log was read: told in
-                # the same words each time, and made good by a dump.
+                # Possibly a temporary table of that name, created before the log was read: reported
+                # with the same text each time, and fixed by a dump.
                 yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
             else:
-                # Part of its transaction may have been rolled back: no TRUNCATE.
+                # Part of its transaction may have been rolled back, so this is no TRUNCATE.
                 yield RowsUnlogged(table, EMPTIED, seen.position)
 
     def rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
-        """Rows of the tables were yielded already: they need a dump."""
+        """Report tables whose rows were yielded before their transaction was rolled back: they need
+        a dump.
+        """
         if seen.durable:
             return
         for database, name in seen.tables:
@@ -176,7 +178,9 @@ class LogStatements:
 
 
 def _instead_of_rows(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
-    """Capture can't go on: which rows of captured tables the statement changed is not known."""
+    """The error that stops capture: it is unknown which rows of captured tables the statement
+    changed.
+    """
     why = "" if objection is None else f", which may have changed captured tables: {objection}"
     return SourceError(
         f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "

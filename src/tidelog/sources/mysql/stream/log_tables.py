@@ -1,4 +1,4 @@
-"""The tables that a stream shows: what becomes of their rows, and which version they have."""
+"""Tracks the tables of a stream: how their rows are processed, and their schema versions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
 
 
 class CapturedTables:
-    """Tells captured tables from others.
+    """The set of captured tables.
 
     Args:
-        patterns: of the tables to capture.
-        metadata_tables: ours, which are not.
+        patterns: patterns of the tables to capture.
+        metadata_tables: Tidelog's own tables, which are not captured.
 
     Attributes:
-        fold: the server takes names in any case, and logs them in lower case.
+        fold: True if the server ignores the case of names and logs them in lower case.
     """
 
     def __init__(self, patterns: Sequence[str], metadata_tables: MySqlMetadataTables) -> None:
@@ -42,7 +42,7 @@ class CapturedTables:
         self._metadata_tables = metadata_tables
 
     def set_fold(self, fold: bool) -> None:
-        """Say how the server logs names: if in lower case, so are ours."""
+        """Set whether the server logs names in lower case."""
         self.fold = fold
         if fold:
             self._patterns = tuple(pattern.lower() for pattern in self._patterns)
@@ -57,7 +57,7 @@ class CapturedTables:
         )
 
     def may_be_in(self, database: str) -> bool:
-        """May a table of this database be captured?"""
+        """Return True if a table of this database may be captured."""
         name = database.lower() if self.fold else database
         if name == self._metadata_tables.namespace or name in SYSTEM_DATABASES:
             return False
@@ -73,14 +73,14 @@ class LogTables:
     """The tables of one log. Used by one thread.
 
     Args:
-        captured: which are.
-        metadata_tables: ours, whose rows are read and are no records.
-        registry: holds the versions.
-        history: which version each had where.
-        cascades: told of the tables, if foreign keys are watched.
+        captured: the captured tables.
+        metadata_tables: Tidelog's own tables, whose rows are read here and yield no records.
+        registry: the tables' versions.
+        history: the version of each table by position.
+        cascades: receives the tables, if foreign keys are watched.
 
     Attributes:
-        current: the version that was told last of each table since the stream began.
+        current: the version of each table that was last reported since the stream began.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class LogTables:
         return self._schemas
 
     def start(self, scanner: BinlogScanner, schemas: LogSchemas) -> None:
-        """A stream begins, of this scanner and these schemas."""
+        """Start a stream with this scanner and these schemas."""
         self._scanner, self._schemas = scanner, schemas
         self._metadata_tables.clear()
         self.current.clear()
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen) -> Iterator[LogEvent]:
-        """Say what becomes of the rows behind a table map."""
+        """Tell the scanner how to process the rows after a table map."""
         table = TableName(seen.database, seen.table)
         if self._metadata_tables.watches(table):
             names = None
@@ -158,7 +158,7 @@ class LogTables:
             yield RowsUnlogged(table, reason, seen.position)
 
     def with_keys(self, batch: LogBatch) -> Iterator[LogEvent]:
-        """The records that hold their key. The tables of the others are to be dumped."""
+        """The records that contain their key; tables of other records are reported for a dump."""
         keyless = without_key(batch, self._registry.get)
         if not keyless.any():
             yield batch
@@ -172,18 +172,20 @@ class LogTables:
             yield batch.filter(~keyless)
 
     def refused_are_due(self) -> bool:
-        """Is it time to ask anew for tables whose rows are left out?"""
+        """Return True if it is time to check again tables whose rows are left out."""
         if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
             return False
         self._retried_at = time.monotonic()
         return True
 
     def _signal_columns(self, seen: TableMapSeen) -> Sequence[str] | None:
-        """None: they are not known any more, and what the rows say neither."""
+        """The signal table's columns; None if they are not known, so that its rows
+        can't be read.
+        """
         try:
             return self._schema_at(seen).column_names
         except SourceError as error:
-            # Else the server is away, or the like.
+            # Other errors mean, for example, that the server is unreachable.
             if type(error) not in (SourceError, TableRefusedError):
                 raise
             logger.warning("signals are passed over: %s", error)

@@ -1,4 +1,4 @@
-"""Statements: which tables each names, and what it does to them."""
+"""Parses a statement: which tables it names, and its effects on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidelog.sources.mysql.stream.ddl.tokens import TokenCursor, tokens
 
 
 def read_statement(sql: str, database: str, *, fold: bool = False, sql_mode: int = 0) -> Statement:
-    """What the statement does.
+    """Parse a statement's effects.
 
     Args:
-        sql: its text.
-        database: the session's, for names without one.
-        fold: the server keeps names in lower case (``lower_case_table_names``).
-        sql_mode: the session's, as the bits that the log has.
+        sql: the statement's text.
+        database: the session's database, for names without one.
+        fold: True if the server keeps names in lower case (``lower_case_table_names``).
+        sql_mode: the session's sql_mode, as the bits in the log.
     """
     parser = _StatementReader(TokenCursor(list(tokens(sql, sql_mode)), database))
     statement = parser.statement()
@@ -114,8 +114,10 @@ class _StatementReader:
         return Statement((TableEffect(table, effect, reason, filled=filled),))
 
     def _has_rows(self) -> bool:
-        """Does CREATE TABLE go on with SELECT, VALUES (of rows, not of a partition) or TABLE? Of
-        what is logged as rows, the server leaves that out.
+        """Return True if CREATE TABLE continues with SELECT, VALUES (of rows, not of a partition)
+        or TABLE.
+
+        The server omits that for rows that it logs as row events.
         """
         words = [token.upper for token in self._tokens.tokens[self._tokens.at :]]
         return any(
@@ -163,7 +165,7 @@ class _StatementReader:
         return Statement(tuple(found), renames=True)
 
     def _of_index(self) -> Statement:
-        """CREATE or DROP INDEX name ON table."""
+        """Parse CREATE or DROP INDEX name ON table."""
         self._tokens.at += 1
         if self._tokens.names_primary():
             return self._one(Effect.ALTERED) if self._tokens.take("ON") else Statement()
@@ -174,7 +176,7 @@ class _StatementReader:
         return Statement()
 
     def _write(self, first: str) -> Statement:
-        """A statement that changes rows, of one table in its plainest form."""
+        """Parse a statement that changes rows, of one table in its simplest form."""
         while self._tokens.word() in (
             "LOW_PRIORITY", "QUICK", "IGNORE", "DELAYED", "HIGH_PRIORITY", "INTO", "FROM",
         ):  # fmt: skip
@@ -184,7 +186,7 @@ class _StatementReader:
             return Statement(unclear=True)
         rest = self._tokens.word()
         if first == "DELETE" and self._tokens.ended:
-            # What the server writes when it finds a MEMORY table empty after a restart.
+            # The server writes this when it finds a MEMORY table empty after a restart.
             return Statement((TableEffect(table, Effect.EMPTIED),))
         if first == "DELETE" and rest not in ("WHERE", "ORDER", "LIMIT", "PARTITION", "RETURNING"):
             return Statement(unclear=True)
@@ -193,7 +195,7 @@ class _StatementReader:
         return Statement((TableEffect(table, Effect.WRITTEN),))
 
     def _load(self) -> Statement:
-        """LOAD DATA … INTO TABLE …"""
+        """Parse LOAD DATA … INTO TABLE …"""
         while not self._tokens.ended:
             if self._tokens.take("INTO") and self._tokens.take("TABLE"):
                 found = self._one(Effect.WRITTEN)

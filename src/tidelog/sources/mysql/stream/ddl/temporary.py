@@ -1,25 +1,26 @@
-"""Which tables of a session are temporary, so that its statements are not of the tables below them.
+"""Tracks temporary tables by session: their statements must not be applied to permanent tables of
+the same name.
 
 The log holds statements of temporary tables where sessions do not log rows (``binlog_format`` MIXED
-on MariaDB, STATEMENT on both). A temporary table hides the table of its name from its session alone
-and from none of these statements:
+on MariaDB, STATEMENT on both). A temporary table hides the permanent table of its name from its own
+session only, and only from some statements:
 
 ==========================  ===================================================================
-statement                   what it is of
+statement                   the table that it changes
 ==========================  ===================================================================
 INSERT, UPDATE, TRUNCATE …  the temporary table
 ALTER TABLE, CREATE INDEX   the temporary table
-RENAME TABLE                MySQL: the table below; MariaDB: the temporary table
-CREATE TABLE, DROP TABLE    the table below: of temporary ones the log says TEMPORARY
+RENAME TABLE                MySQL: the permanent table; MariaDB: the temporary table
+CREATE TABLE, DROP TABLE    the permanent table: for temporary ones the log says TEMPORARY
 ==========================  ===================================================================
 
 An event's flag ``LOG_EVENT_THREAD_SPECIFIC_F`` says that a statement used temporary tables, but not
-which (and is not set for RENAME TABLE). Sessions are told apart by the server they are of and by
-``pseudo_thread_id``, as a replica's log has those of its source. When a session ends, the server
-logs DROP TEMPORARY TABLE; when the server ended, all its sessions have.
+which (and is not set for RENAME TABLE). A session is identified by its server and its
+``pseudo_thread_id``, as a replica's log also has its source's sessions. When a session ends, the
+server logs DROP TEMPORARY TABLE; when the server stops, all its sessions end.
 
-What is noted is a fact about the log: which name was temporary from where to where. So a statement
-that is met again, or is read ahead of the stream, is judged as of its own position.
+The tracker stores facts about the log: which name was temporary between which positions. So a
+statement that is read again, or ahead of the stream, is judged by its own position.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _OF_THE_UPPER = frozenset(
 
 @dataclass(slots=True)
 class _Lived:
-    """A temporary table: behind ``begin``, up to ``end``, 0 while it lives."""
+    """A temporary table: it exists after ``begin``, up to ``end`` (0: it still exists)."""
 
     server: int
     thread: int
@@ -52,7 +53,7 @@ class _Lived:
 
 @dataclass(frozen=True, slots=True)
 class StatementPosition:
-    """Which session ran a statement, where it ends in the log, and what its event's flag says."""
+    """The session that ran a statement, its end in the log, and its event's flag."""
 
     server: int
     thread: int
@@ -62,10 +63,10 @@ class StatementPosition:
 
 
 class TemporaryTables:
-    """Notes of one event log. Used by one thread.
+    """The temporary tables of one event log. Used by one thread.
 
     Args:
-        state: keeps them; None: memory.
+        state: the store that keeps them; None: memory.
     """
 
     def __init__(self, state: StateStore | None = None) -> None:
@@ -80,7 +81,7 @@ class TemporaryTables:
         self.flavor = Flavor.MYSQL
 
     def without(self, statement: Statement, position: StatementPosition) -> Statement:
-        """What a statement does to tables that are not temporary; notes what it does to those."""
+        """The statement without its effects on temporary tables; those are recorded here."""
         if statement.renames:
             if self.flavor is not Flavor.MARIADB:
                 return statement
@@ -90,7 +91,9 @@ class TemporaryTables:
         return statement if effects == statement.effects else replace(statement, effects=effects)
 
     def save(self) -> None:
-        """Keep what was noted since; before anything durable says that it was read."""
+        """Write new records to the state store; call it before the log's durable position passes
+        them.
+        """
         if not self._changed:
             return
         self._changed = False
@@ -103,17 +106,17 @@ class TemporaryTables:
             self._state.put(KEY, value, None)
 
     def durable_to(self, position: int) -> None:
-        """No statement before it will be met again."""
+        """Note that no statement before the position will be read again."""
         self._durable = max(self._durable, position)
 
     def server_started(self, position: int) -> None:
-        """All sessions have ended."""
+        """End all sessions' temporary tables: the server restarted."""
         for one in self._lived:
             if not one.end and one.begin < position:
                 one.end, self._changed = position, True
 
     def clear(self) -> None:
-        """Another event log begins."""
+        """Delete all records, for a new event log."""
         self._lived, self._changed, self._durable = [], False, 0
         if self._state is not None and self._state.get(KEY) is not None:
             self._state.delete(KEY)
@@ -141,13 +144,13 @@ class TemporaryTables:
             return False
         if self._find(effect.table, position) is not None:
             return True
-        # One that was made before the log was read: these statements use no other table.
+        # It was created before the log was read: these statements use no other table.
         return position.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
 
     def _renamed(
         self, effects: tuple[TableEffect, ...], position: StatementPosition
     ) -> Iterator[TableEffect]:
-        """RENAME TABLE: pairs, one after the other."""
+        """Process RENAME TABLE's pairs in order."""
         now: dict[TableName, bool] = {}
         for away, here in zip(effects[::2], effects[1::2], strict=True):
             if not now.get(away.table, self._find(away.table, position) is not None):
@@ -158,7 +161,7 @@ class TemporaryTables:
             now[away.table], now[here.table] = False, True
 
     def _find(self, table: TableName, position: StatementPosition) -> _Lived | None:
-        """The session's temporary table of this name where the statement begins to stand."""
+        """The session's temporary table of this name at the beginning of the statement."""
         for one in reversed(self._lived):
             mine = (one.server, one.thread, one.table) == (position.server, position.thread, table)
             if mine and one.begin < position.end and (not one.end or position.end <= one.end):

@@ -1,7 +1,7 @@
 """The replication protocol: a connection on which the server sends its binlog, event by event.
 
 Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
-knowledge base: "Replication protocol". Semi-sync is not claimed. The hot loop is
+knowledge base: "Replication protocol". The stream does not take part in semi-sync. The hot loop is
 `tidelog.sources.mysql.stream.replication.packets.deframe`; PyMySQL connects and authenticates.
 """
 
@@ -48,13 +48,13 @@ _PURGED = re.compile(
 
 
 def refusal(doing: str, server_id: int, number: int, message: str) -> TidelogError:
-    """What an error of the server means to whoever asked it for its log.
+    """Convert a server's error to Tidelog's error for a log reader.
 
     Args:
-        doing: what was asked for.
-        server_id: ours.
-        number: the error's.
-        message: its text.
+        doing: what was attempted.
+        server_id: the reader's server id.
+        number: the error's number.
+        message: the error's text.
     """
     if number in (1045, 1227):
         return PreflightError(
@@ -89,18 +89,18 @@ def refusal(doing: str, server_id: int, number: int, message: str) -> TidelogErr
     return SourceError(f"{doing}: {said} (error {number})")
 
 
-# One receive of the socket, and how much of events one `receive` returns at most.
+# Bytes of one read from the socket, and most events that one `receive` returns.
 RECEIVE_BYTES = 256 << 10
 DEFAULT_BUFFER_BYTES = 1 << 20
 DEFAULT_BUFFER_EVENTS = 32_768
 
-# How often a server without changes says so. It also tells that it is alive.
+# Seconds between heartbeats of a server without changes; they also show that it is alive.
 HEARTBEAT_S = 2.0
-# A server that sends nothing for this long is gone; one that answers nobody any more is gone
+# A server that sends nothing for this long is gone; one whose host does not answer is detected
 # sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 
-# Once something has arrived: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
+# After the first data: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
 NAPS = 10
 NAP_S = 0.0005
 
@@ -116,7 +116,7 @@ class ReceivedEvents:
 
     Attributes:
         data: uint8[...]; offsets: int64[n + 1], as `BinlogScanner.feed` takes them.
-        ended: the server has nothing more (only with ``wait=False``).
+        ended: True if the server has nothing more (only with ``wait=False``).
     """
 
     data: UInt8s
@@ -128,13 +128,13 @@ class BinlogStream:
     """One replication connection. Used by one thread.
 
     Args:
-        url: of the server; the user needs REPLICATION SLAVE.
-        replica: who we say we are; None: a reader of a part of the log, which the server doesn't
-            list and which drives no other one away.
+        url: the server; the user needs REPLICATION SLAVE.
+        replica: the reader's ids; None: a reader of a part of the log, which the server does not
+            list and which disconnects no other reader.
         purpose: see `connect`.
-        buffer_bytes: how much one `receive` returns at most; a single larger event is still
+        buffer_bytes: most bytes that one `receive` returns; a single larger event is still
             returned.
-        buffer_events: how many events.
+        buffer_events: most events that one `receive` returns.
     """
 
     def __init__(
@@ -170,19 +170,19 @@ class BinlogStream:
 
     @property
     def connection(self) -> Connection:
-        """For SQL before `start`."""
+        """The connection, for SQL before `start`."""
         return self._connection
 
     def start(self, file: str, offset: int, *, wait: bool = True) -> None:
-        """Stream from a place in a file: 4, or the beginning of a group.
+        """Stream from an offset of a file: 4, or the beginning of a group.
 
         Args:
-            file: its name, as in SHOW BINARY LOGS.
-            offset: in the file.
-            wait: at the log's end wait for more; else the stream ends there.
+            file: the file's name, as in SHOW BINARY LOGS.
+            offset: the offset in the file.
+            wait: wait for more at the log's end; otherwise the stream ends there.
 
         Raises:
-            GapError: the server has no such place (any more).
+            GapError: the server does not have this position (any more).
             PreflightError: the user lacks REPLICATION SLAVE, or the server logs nothing.
             ConnectionLostError: trying again may help.
         """
@@ -195,10 +195,12 @@ class BinlogStream:
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
 
     def receive(self, timeout_s: float) -> ReceivedEvents | None:
-        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did. It
-        holds no event where all lay before the place to begin at.
+        """The events that have arrived, waiting at most ``timeout_s`` for the first; None if there
+        are none.
 
-        Raises ConnectionLostError, or what the server's error means.
+        The result is empty if all events were before the start position.
+
+        Raises ConnectionLostError, or the server's error (`refusal`).
         """
         received = self._receive(timeout_s)
         if received is None or self._seeking is None:
@@ -266,8 +268,8 @@ class BinlogStream:
     # ------------------------------------------------------------------ start
 
     def _prepare(self, doing: str) -> None:
-        """What a replica's I/O thread says before it asks for the log (``get_master_version_and_
-        clock`` and ``register_slave_on_master`` in the servers' sources).
+        """Send the settings that a replica's I/O thread sends before it requests the log
+        (``get_master_version_and_clock`` and ``register_slave_on_master`` in the servers' sources).
         """
         self._doing = doing
         connection = self._connection
@@ -305,7 +307,9 @@ class BinlogStream:
             self._register(self._replica)
 
     def _register(self, replica: ReplicaId) -> None:
-        """COM_REGISTER_SLAVE: listed by SHOW REPLICAS; user, password and port are not said."""
+        """Send COM_REGISTER_SLAVE: SHOW REPLICAS lists the reader, without user,
+        password and port.
+        """
         host = b"tidelog"
         body = struct.pack("<IB", replica.server_id, len(host)) + host
         body += struct.pack("<BBHII", 0, 0, 0, 0, 0)
@@ -340,7 +344,7 @@ class BinlogStream:
         return outcome
 
     def _fill(self) -> bool:
-        """Read from the socket behind what is not taken yet; False if nothing has come."""
+        """Read from the socket after the unprocessed bytes; False if nothing has arrived."""
         rest = self._length - int(self._state[packets.CONSUMED])
         if rest:
             # Few bytes: an incomplete header.

@@ -1,8 +1,9 @@
-"""Waiting for the server's answers without holding up the process.
+"""Waits for the server's results without blocking the process.
 
-psycopg calls PQgetResult and PQcancel with the interpreter locked, and both wait: on a network that
-stops between two messages they would freeze all threads. Here PQgetResult is called only once it
-has nothing to wait for. psycopg's own statements (`Connection.execute`) wait in this way too.
+psycopg calls PQgetResult and PQcancel while it holds the interpreter lock, and both wait: on a
+network that stops between two messages they would block all threads. Here PQgetResult is called
+only when it has nothing to wait for. psycopg's own statements (`Connection.execute`) wait in this
+way too.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from psycopg import pq
 from psycopg.abc import PQGen
 
 ANSWER_S = 60.0
-"""How long a command may take that the walsender answers at once."""
+"""Time limit of a command that the walsender answers at once, in seconds."""
 END_S = 30.0
-"""How long the end of an answer may be missing once all else of it has come."""
+"""Longest wait for the end of a result once the rest of it has arrived, in seconds."""
 READS = 2
-"""Over TLS poll() does not know of bytes that are decrypted already: libpqs older than 18.5 leave
-up to half a record with OpenSSL. After so many reads that end nothing none of it is left,"""
+"""Over TLS, poll() does not see bytes that are decrypted already: libpq before 18.5 leaves
+up to half a record with OpenSSL. After this many reads without a complete result none is left."""
 SLICE_S = 0.1
-"""and what came between these reads waits no longer than this."""
+"""Seconds after which bytes that arrived between these reads are read at the latest."""
 
 _Result = TypeVar("_Result")
 _COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
-    """An SQL connection that is given up once the server is silent for longer than it may be."""
+    """An SQL connection that is closed if the server sends nothing for too long."""
 
     silence_s: float | None = None
-    """How long a statement may run without a byte of its answer; None: without a limit."""
+    """How long a statement may run without a byte of its result; None: no limit."""
 
     def wait(self, gen: PQGen[_Result], *args: Any, **options: Any) -> _Result:
         if self.silence_s is not None:
@@ -46,7 +47,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         try:
             wanted = next(waiting)
             while True:
-                # psycopg answers at least every 0.1 s, with nothing if need be.
+                # psycopg resumes this at least every 0.1 s, with nothing if nothing has arrived.
                 ready = yield wanted
                 now = time.monotonic()
                 if ready:
@@ -60,18 +61,18 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
 
 def limit_silence(session: Session, statement_timeout_ms: int) -> None:
-    """A server that is there ends a statement at its time limit, and says so."""
+    """Limit the silence: a reachable server ends a statement at its time limit, and reports it."""
     limit_s = statement_timeout_ms / 1000 + END_S
     session.silence_s = limit_s if statement_timeout_ms else None
 
 
 def silence_s(connection: psycopg.Connection[Any]) -> float | None:
-    """How long its server may be silent, see `Session`."""
+    """How long the connection's server may send nothing, see `Session`."""
     return connection.silence_s if isinstance(connection, Session) else None
 
 
 def finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
-    """Bring a connection that was begun to its end, good or bad. Raises TimeoutError."""
+    """Complete a connection attempt, successful or not. Raises TimeoutError."""
     while pgconn.status != pq.ConnStatus.BAD:
         step = pgconn.connect_poll()
         if step in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
@@ -84,7 +85,7 @@ def finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
 
 
 def comes(pgconn: pq.abc.PGconn) -> bool:
-    """Wait for bytes from the network. False after `SLICE_S` without any: read all the same."""
+    """Wait for bytes from the network. False after `SLICE_S` without any: read even then."""
     return _wait(pgconn, select.POLLIN, time.monotonic() + SLICE_S)
 
 
@@ -95,7 +96,7 @@ def give_up(pgconn: pq.abc.PGconn) -> NoReturn:
 
 
 def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
-    """Wait until `get_result` would not; False if it still would at the deadline.
+    """Wait until `get_result` does not block; False if it still would at the deadline.
 
     Raises psycopg.OperationalError if the connection breaks.
     """
@@ -111,9 +112,9 @@ def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
 
 
 def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.PGresult]:
-    """What is left of an answer, each part within ``timeout_s``.
+    """The remaining parts of a result, each within ``timeout_s``.
 
-    Raises psycopg.OperationalError, and closes the connection, if it does not come in time.
+    Closes the connection and raises psycopg.OperationalError if a part is late.
     """
     while True:
         if not arrives(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
@@ -125,25 +126,27 @@ def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.P
 
 
 def sent(pgconn: pq.abc.PGconn, query: bytes, *, timeout_s: float | None = None) -> pq.abc.PGresult:
-    """The first part of the answer to a single statement: the extended protocol refuses more. If it
-    is no COPY, it is all of the answer.
+    """Send a single statement and return the first part of its result: the extended protocol
+    refuses more statements. Unless it is a COPY, this is the whole result.
     """
     pgconn.send_query_params(query, [])
     return _first(pgconn, timeout_s)
 
 
 def commanded(pgconn: pq.abc.PGconn, command: bytes) -> pq.abc.PGresult:
-    """The same for a command to the walsender, or a SET, within `ANSWER_S`."""
+    """Like `sent`, for a command to the walsender or a SET, within `ANSWER_S`."""
     pgconn.send_query(command)
     return _first(pgconn, ANSWER_S)
 
 
 def cancel(pgconn: pq.abc.PGconn, timeout_s: float = 5.0) -> None:
-    """Ask the server to end what the connection runs, over another connection, which is given up
-    after ``timeout_s``. Raises psycopg.OperationalError if the server can't be told.
+    """Ask the server to end the connection's statement, over another connection with a limit of
+    ``timeout_s``.
+
+    Raises psycopg.OperationalError if the request can't be sent.
     """
     if not psycopg.capabilities.has_cancel_safe():
-        pgconn.get_cancel().cancel()  # older libpqs can't but wait
+        pgconn.get_cancel().cancel()  # older libpqs can only block
         return
     deadline = time.monotonic() + timeout_s
     canceling = pgconn.cancel_conn()
@@ -161,7 +164,7 @@ def cancel(pgconn: pq.abc.PGconn, timeout_s: float = 5.0) -> None:
 
 def _first(pgconn: pq.abc.PGconn, timeout_s: float | None) -> pq.abc.PGresult:
     while pgconn.flush():
-        # While we write it may write: it must not wait for us to read.
+        # The server may send while we do: it must not wait for us to read.
         _wait(pgconn, select.POLLIN | select.POLLOUT, None)
         pgconn.consume_input()
     first = next(results(pgconn, timeout_s), None)

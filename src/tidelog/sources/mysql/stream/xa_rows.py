@@ -1,4 +1,4 @@
-"""Rows of XA transactions, which are records of the group that commits them."""
+"""Reads the rows of XA transactions, which become records of the group that commits them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
 
 MOST_OF_GROUP = 1 << 20
 MOST_OF_ALL = 32 << 20
-"""Most bytes of events that are kept of one prepared group, and of all of them."""
+"""Most bytes of events kept of one prepared group, and of all prepared groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class XaEvents:
     """A group's events back to back.
 
-    ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``checksum``: do they end in one?
-    ``version``: of the server that wrote them.
+    Attributes:
+        data, offsets: as `BinlogScanner.feed` takes them.
+        checksum: whether the events end in a checksum.
+        version: the version of the server that wrote them.
     """
 
     data: UInt8s
@@ -51,7 +53,7 @@ class XaEvents:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A prepared group's place, ``[begin, end)``, and its events if they are kept."""
+    """The position of a prepared group, ``[begin, end)``, and its events if they are kept."""
 
     begin: int
     end: int
@@ -59,14 +61,16 @@ class Group:
 
 
 class PreparedGroups:
-    """The groups that are prepared and not decided, as far as the stream has shown them."""
+    """The groups that are prepared and neither committed nor rolled back, as far as the stream has
+    shown them.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[bytes, Group] = {}
         self._kept = 0  # bytes
         self._received: ReceivedEvents | None = None
         self._begins: Int64s = np.empty(0, dtype=np.int64)  # indexes of groups' first events
-        self._ends: Iterator[int] = iter(())  # and behind the last ones of XA's
+        self._ends: Iterator[int] = iter(())  # indexes after the last events of XA groups
 
     def clear(self) -> None:
         self._groups.clear()
@@ -74,7 +78,7 @@ class PreparedGroups:
         self.receive(None)
 
     def receive(self, received: ReceivedEvents | None) -> None:
-        """Say what the groups come from that are taken next."""
+        """Set the received events that contain the next groups."""
         self._received = received
         self._ends = iter(())
         if received is not None and len(received.offsets) > 1:
@@ -83,10 +87,13 @@ class PreparedGroups:
             self._ends = iter((np.flatnonzero(types == EventType.XA_PREPARE) + 1).tolist())
 
     def take(self, seen: XaSeen, version: tuple[int, ...], *, checksum: bool) -> Group | None:
-        """Note a group that was prepared; the group that a decision is about, if it is known.
+        """Store a group that was prepared, or return the group that a commit or rollback ends, if
+        it is known.
 
-        ``version``: of the server that wrote the stream's file. ``checksum``: do its events end in
-        one now?
+        Args:
+            seen: the event.
+            version: the version of the server that wrote the stream's file.
+            checksum: whether events now end in a checksum.
         """
         if seen.state is XaState.ONE_PHASE:
             return Group(seen.begin, seen.end, self._events(seen, version, checksum))
@@ -108,7 +115,7 @@ class PreparedGroups:
         return group
 
     def _events(self, seen: XaSeen, version: tuple[int, ...], checksum: bool) -> XaEvents | None:
-        """A copy of the group's events; None if it is large or not all of it came at once."""
+        """A copy of the group's events; None if it is large or was not received as a whole."""
         for last in self._ends:
             if self._log_pos(last - 1) == seen.end & 0xFFFF_FFFF:
                 break
@@ -130,16 +137,16 @@ class PreparedGroups:
         return XaEvents(copied, offsets[first : last + 1] - begin, checksum, version)
 
     def _log_pos(self, index: int) -> int:
-        """Where an event ends in its file, the low 32 bits."""
+        """The low 32 bits of the event's end in its file."""
         assert self._received is not None
         at = int(self._received.offsets[index]) + 13
         return int.from_bytes(self._received.data[at : at + 4].tobytes(), "little")
 
 
 def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
-    """A group that was prepared before the stream began, looked for from the newest file backward.
+    """Find a group that was prepared before the stream began, from the newest file backward.
 
-    Raises GapError if the log holds it no more.
+    Raises GapError if the log no longer has it.
     """
     last, _ = unpack(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
@@ -157,16 +164,16 @@ def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
 
 
 class XaRows:
-    """Gives the rows of groups once they are committed. Used by one thread.
+    """Yields the rows of groups once they are committed. Used by one thread.
 
     Args:
-        url: of the server.
-        connected: gives an SQL connection.
-        events: what a scanner's items tell.
+        url: the server.
+        connected: returns an SQL connection.
+        events: converts a scanner's items to events.
 
     Attributes:
-        prepared: the groups that are not decided.
-        version: of the server that wrote the file that the stream is in.
+        prepared: the groups that are neither committed nor rolled back.
+        version: the version of the server that wrote the stream's current file.
     """
 
     def __init__(
@@ -184,14 +191,15 @@ class XaRows:
         self._files: LogFiles | None = None
 
     def start(self, flavor: Flavor, files: LogFiles) -> None:
-        """A stream begins, of this server and these files."""
+        """Start a stream of this server and these files."""
         self._flavor, self._files = flavor, files
         self.prepared.clear()
 
     def take(self, scanner: BinlogScanner, seen: XaSeen, idle_at: int) -> Iterator[LogEvent]:
-        """A group was prepared or decided: its rows, if it was committed.
+        """Process a group that was prepared, committed or rolled back; yields its rows if it was
+        committed.
 
-        ``idle_at``: the furthest that was acknowledged, or may have been.
+        ``idle_at``: the furthest position that was acknowledged, or may have been.
         """
         group = self.prepared.take(seen, self.version, checksum=scanner.checksum)
         if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:
@@ -208,8 +216,8 @@ class XaRows:
     ) -> Iterator[LogEvent]:
         """The rows of a prepared group as records of the group that committed it."""
         resume = scanner.resume
-        # Until all rows are durable, a restart must find the group again: in the stream, or by
-        # looking for it where it was prepared before what is acknowledged already.
+        # Until all rows are durable, a restart must find the group again: in the stream, or by a
+        # search if it was prepared before the acknowledged position.
         acknowledge = max(idle_at, min(resume.acknowledge, group.begin))
         if not known:
             acknowledge = resume.acknowledge
@@ -225,7 +233,7 @@ class XaRows:
                     file_number=number,
                     offset=offset,
                     as_of=RowsOfPreparedTransaction(seen.begin, seen.commit_ts),
-                    # Events that are read again begin with what the file says of itself.
+                    # Events that are read again begin with the file's format description.
                     server_version=events.version if isinstance(events, XaEvents) else (),
                     shift=self._url.pin.shift,
                 )
@@ -236,11 +244,11 @@ class XaRows:
         scanner.skip_to(after.position, after.ordinal)
 
     def _events_of(self, group: Group) -> Iterator[XaEvents | LogPart]:
-        """The events that were kept, or read again."""
+        """The kept events, or the events read again."""
         if group.events is not None:
             yield group.events
             return
-        assert self._files is not None  # of which the names alone matter here
+        assert self._files is not None  # only the names matter here
         for _, part in read_part(self._url, self._files, group.begin, group.end):
             yield part
 

@@ -1,12 +1,13 @@
-"""The publications that a capture streams, and the watermark table.
+"""Maintains the publications that a capture streams, and the watermark table.
 
 There are two publications. Publishing updates of a table without a usable replica identity makes
-the application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts
+the application's UPDATE and DELETE fail, so such tables are in a second publication, for inserts
 and truncates only. Both publish partitioned tables as their root.
 
-A publication has one owner, the slot that its comment names. Its capture keeps it as it should be.
-In a publication of another capture, or of the operator's, a capture adds its tables and changes
-nothing. No capture takes out a table that its patterns don't name: another one may read it.
+A publication has one owner, the slot that its comment names. The owner's capture keeps the
+publication correct. In a publication of another capture or of the operator, a capture adds its
+tables and changes nothing else. No capture removes a table that its patterns don't match: another
+one may read it.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ SELECT p.oid::text, p.pubname, pg_catalog.obj_description(p.oid, 'pg_publication
   p.pubupdate, p.pubdelete, p.pubtruncate, to_jsonb(p) ->> 'pubgencols'
 FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s) ORDER BY 1
 """
-# Not those of temporary tables, which come and go, nor of TOAST tables.
+# Without temporary tables, which are often created and dropped, and TOAST tables.
 _LASTING = f"c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.oid >= {FIRST_USER_OID}"
 _IDENTIFYING = (
     "pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid "
     f"AND (i.indisprimary OR i.indisreplident) AND {_LASTING}"
 )
-# (what is read, of which rows); a table's columns matter where they are generated or identify rows.
+# (columns, rows); a table's columns matter only if they are generated or identify rows.
 _READ = (
     ("r.prpubid, r.prrelid, {filtered}, {listed}", "pg_catalog.pg_publication_rel r"),
     (
@@ -104,8 +105,8 @@ _OF_NAMESPACES = ("s.pnpubid, s.pnnspid", "pg_catalog.pg_publication_namespace s
 
 
 def inputs(connection: Connection, names: Sequence[str]) -> str:
-    """A text that changes with whatever matters to publications of these names: their tables, and
-    the rights of our role.
+    """A text that changes with everything that affects the publications of these names: their
+    tables, and the rights of the role.
     """
     since_15 = connection.info.server_version >= _NAMESPACES_SINCE
     filtered = "r.prqual IS NOT NULL" if since_15 else "false"
@@ -130,9 +131,9 @@ __all__ = ["Publications", "PublishedTable"]
 logger = logging.getLogger(__name__)
 
 WHOLE_EVERY_S = 600.0
-"""How often everything is looked at, even if no input has changed."""
+"""Seconds between complete checks, even if no input has changed."""
 
-# Whatever the slot, before publications were named after it.
+# The default name before publications were named after their slot.
 _FORMER_DEFAULT = "tidelog"
 
 _TABLES = """
@@ -149,16 +150,17 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Publications:
-    """Keeps both publications in step with the table patterns. Holds no connection; thread-safe.
+    """Keeps both publications in line with the table patterns. Thread-safe; has no connection of
+    its own.
 
     Args:
         name: the publication; the second one is called ``<name>_inserts``.
-        patterns: tables to capture.
-        watermark_schema: where the watermark table is, also published.
-        strategy: only ``table`` needs a watermark table, and with ``snapshot`` nothing is ever
-            created or altered.
+        patterns: patterns of the tables to capture.
+        watermark_schema: schema of the watermark table, which is also published.
+        strategy: ``table`` needs a watermark table; with ``snapshot`` nothing is ever created or
+            altered.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
-        slot: the capture's, whose publications these are to be. None: whoever manages them.
+        slot: the slot of the capture that owns the publications; None: any owner.
     """
 
     def __init__(
@@ -181,10 +183,10 @@ class Publications:
         self.refused: dict[TableName, Refusal] = {}
         self.inserts_only: dict[TableName, Refusal] = {}
         self._lock = threading.Lock()
-        self._untold: list[TableName] = []  # newly published, and no `sync` has said so
-        self._lossy: set[TableName] = set()  # not published as they should be at the last look
+        self._untold: list[TableName] = []  # newly published, not yet returned by `sync`
+        self._lossy: set[TableName] = set()  # not published correctly at the last check
         self._said: set[str] = set()
-        self._settled: object = None  # what decided, when nothing was left to try again
+        self._settled: object = None  # the inputs of the last check that left nothing to retry
         self._settled_at = 0.0
         self._refused_then: dict[TableName, Refusal] = {}
 
@@ -195,11 +197,13 @@ class Publications:
     # ------------------------------------------------------------------ looking
 
     def captured(self, connection: Connection) -> list[PublishedTable]:
-        """Tables of the catalogue that match now, sorted."""
+        """The tables of the catalogue that match now, sorted."""
         return list(self.planner(connection).view.captured)
 
     def planner(self, connection: Connection) -> Planner:
-        """What there is, and what must be done. A few queries, however many tables there are."""
+        """The current state and the steps to do. Runs a few queries, whatever the
+        number of tables.
+        """
         publications = publications_now(connection, self.names)
         captured = matching_tables(
             connection, self.patterns, ["information_schema", self.watermark.namespace]
@@ -232,8 +236,8 @@ class Publications:
         return members_of(connection, self.names)
 
     def check_name(self, connection: Connection) -> None:
-        """Raises PreflightError if it seems that another name was meant, before anything is made:
-        a slot can't decode changes that are older than its publication.
+        """Raise PreflightError if another name was probably meant, before anything is created: a
+        slot can't decode changes that are older than its publication.
         """
         if not self.members(connection) and members_of(connection, [_FORMER_DEFAULT]):
             raise PreflightError(
@@ -247,13 +251,15 @@ class Publications:
         return len(self.members(connection)) == len(self.names)
 
     def set_up(self, connection: Connection) -> list[str]:
-        """The SQL that publishes what is not published; nothing if all is."""
+        """The SQL that publishes what is not published; empty if all is."""
         return [sql for step in self.planner(connection).steps() for sql in step.statements]
 
     def _described(
         self, connection: Connection, names: Collection[TableName], generated: bool
     ) -> dict[TableName, PublishedTable]:
-        """These tables, as far as they exist; not partitions, which are their roots'."""
+        """The existing tables among these names; partitions are left out, as they belong to their
+        roots.
+        """
         namespaces = sorted({name.namespace for name in names})
         rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
         rows = [row for row in rows if TableName(row[0], row[1]) in names]
@@ -271,20 +277,20 @@ class Publications:
     def sync(
         self, connection: Connection, *, strict: bool = False, told: bool = True
     ) -> list[TableName]:
-        """Create what is missing, add tables, mend what is ours; which captured tables' changes
-        were not all published until now: new ones, and those that something was mended for.
+        """Create missing publications, add tables, and fix the publications that this capture owns.
 
-        What is not ours to do is logged, once, with the SQL for it. With strategy ``snapshot``
-        that is everything. `refused` says then which tables can't be published, and why, and
-        `inserts_only` of which only inserts can be.
+        Returns the captured tables whose changes were not all published until now: new tables, and
+        tables that were fixed. Steps that this capture may not do are logged once, with their SQL;
+        with strategy ``snapshot`` these are all steps. Afterwards `refused` has the tables that
+        can't be published, and `inserts_only` the tables of which only inserts can be.
 
         Args:
-            connection: with autocommit.
-            strict: raise PreflightError if the watermark table is refused, or all that are
-                captured; with strategy ``snapshot``, for anything that is not as it should be.
-            told: False: the tables are for the next call to return.
+            connection: a connection with autocommit.
+            strict: raise PreflightError if the watermark table or all captured tables are refused;
+                with strategy ``snapshot``, for anything that is not correct.
+            told: True to return the tables now; False: the next call returns them.
 
-        Raises PreflightError if the user may not, SourceError if a lock could not be had.
+        Raises PreflightError if the user lacks a right, SourceError if a lock was not available.
         """
         self.refused = {}
         self._require_signal_table(connection)
@@ -304,7 +310,7 @@ class Publications:
             return tables
 
     def _stands(self, decides: object) -> bool:
-        """Would all come out as it did when it was looked at last?"""
+        """Return True if a check would have the same result as the last one."""
         if decides != self._settled or time.monotonic() > self._settled_at + WHOLE_EVERY_S:
             return False
         self.refused = {**self._refused_then, **self.refused}
@@ -323,11 +329,11 @@ class Publications:
             all_taken = True
         else:
             all_taken = self._change(connection, strict)
-        if all_taken:  # what the server refused now it may allow in a moment, and no row tells
+        if all_taken:  # a step refused now may succeed soon, which no catalogue row shows
             self._settled, self._refused_then = decides, dict(self.refused)
 
     def _change(self, connection: Connection, strict: bool) -> bool:
-        """True: the server took all steps that were tried."""
+        """Run the automatic steps; True if the server accepted all of them."""
         all_taken = True
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
             planner = self.planner(connection)
@@ -353,7 +359,9 @@ class Publications:
         return all_taken
 
     def _taken(self, connection: Connection, step: PublicationStep, view: PublicationView) -> bool:
-        """Run it; False if the server refuses it for this table, which `refused` tells."""
+        """Run the step; False if the server refuses it for this table, which is then in
+        `refused`.
+        """
         try:
             with connection.transaction():
                 for statement in step.statements:
@@ -373,7 +381,9 @@ class Publications:
     def _refuse(
         self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
     ) -> None:
-        """Tables that are not published and that this capture may not publish."""
+        """Add to `refused` the tables that are not published and that this capture may
+        not publish.
+        """
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
         found = [
@@ -404,7 +414,9 @@ class Publications:
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
     def _leave(self, steps: Sequence[PublicationStep], strict: bool) -> None:
-        """Say what is left to others; tables that were theirs to mend and are mended are news."""
+        """Log the steps left to others; tables that others have fixed since are
+        reported by `sync`.
+        """
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
             raise self._refused(harmful)
@@ -416,7 +428,7 @@ class Publications:
             self._say(f"{step.why}; it is not for this capture to change: {what}")
 
     def _say(self, message: str) -> None:
-        """Once for each capture: looks are frequent."""
+        """Log a message once for each capture, as checks are frequent."""
         if message not in self._said:
             self._said.add(message)
             logger.warning("%s", message)
@@ -434,7 +446,7 @@ class Publications:
         )
 
     def _claim(self, connection: Connection, view: PublicationView) -> None:
-        """Note whose publications these are, if they were made before that was noted."""
+        """Set the owner's slot in the comments of publications that were created without one."""
         if self.slot is None:
             return
         for name, state in view.publications.items():
@@ -467,7 +479,7 @@ def _troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
 
 
 def foreign(name: str, slot: str) -> str:
-    """What to say of a publication that another capture owns."""
+    """The warning about a publication that another capture owns."""
     return (
         f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "
         "and mends nothing there; give each capture a publication of its own (source.publication)"

@@ -1,4 +1,4 @@
-"""What the publications are like now: their options, whose they are, and which tables they hold."""
+"""Reads the publications: their options, their owners, and their tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidelog.model.schema import TableName
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# A publication with this comment is a capture's, and the capture's slot is named behind it.
+# The comment of a publication that a capture owns; the slot's name follows it.
 MANAGED = "managed by tidelog"
 _OF_SLOT = f"{MANAGED} for slot "
 
-# Not by pg_publication_tables, which locks each table: it would wait for DDL on any of them.
+# Not pg_publication_tables, which locks each table: it would wait for DDL on any of them.
 _MEMBERS = """
 SELECT p.pubname, n.nspname, c.relname, member.direct, member.filtered, member.listed
 FROM pg_catalog.pg_publication p
@@ -50,24 +50,24 @@ FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """How a publication holds a table."""
+    """How a publication includes a table."""
 
-    direct: bool  # by its name; else as one of all tables, or of its schema
-    filtered: bool = False  # only rows that meet a condition
-    listed: bool = False  # only some columns
+    direct: bool  # by its name; otherwise as one of all tables, or of its schema
+    filtered: bool = False  # with a row filter
+    listed: bool = False  # with a column list
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """A publication as it is now.
+    """The current state of a publication.
 
-    ``slot`` is the one that it was made for; empty: a capture's, made before slots were noted;
-    None: no capture made it.
+    ``slot``: the slot that it was created for; empty: a capture created it before slots were
+    recorded; None: no capture created it.
     """
 
     name: str
     slot: str | None
-    alterable: bool  # by the role that asks
+    alterable: bool  # by the session's role
     all_tables: bool
     via_root: bool
     kinds: tuple[str, ...]
@@ -76,12 +76,12 @@ class PublicationState:
 
 
 def managed_for(slot: str | None) -> str:
-    """The comment of a publication that is this slot's."""
+    """The comment of a publication that this slot owns."""
     return MANAGED if slot is None else _OF_SLOT + slot
 
 
 def publications_now(connection: Connection, names: Sequence[str]) -> dict[str, PublicationState]:
-    """The publications among these that exist, with all their members."""
+    """The existing publications of these names, with all their tables."""
     found = {}
     for name, comment, alterable, everything, via_root, *kinds, generated in connection.execute(
         _PUBLICATIONS.encode(), (list(names),)
@@ -105,7 +105,7 @@ def publications_now(connection: Connection, names: Sequence[str]) -> dict[str, 
     for name, namespace, table, direct, filtered, listed in connection.execute(
         query.encode(), (list(found),)
     ):
-        # Named directly and by its schema too: then there is neither a condition nor a list.
+        # Included by name and by its schema: then there is neither a filter nor a column list.
         members = found[name].members
         in_all = members.get(TableName(namespace, table))
         if direct and in_all is not None:

@@ -1,4 +1,6 @@
-"""What ``COPY … TO STDOUT`` sends, as one buffer. Hot path of dumps: benchmarks/bench_dumps.py."""
+"""Reads the data of ``COPY … TO STDOUT`` into one buffer. Hot path of dumps:
+benchmarks/bench_dumps.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class CopyReader:
     """Runs COPY statements over one connection at a time, reusing its buffer.
 
     Args:
-        buffer_bytes: what the buffer begins with, and shrinks to after larger results.
+        buffer_bytes: the buffer's initial size, to which it shrinks after larger results.
     """
 
     def __init__(self, buffer_bytes: int = 4 << 20) -> None:
@@ -32,7 +34,9 @@ class CopyReader:
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
         self._functions = libpq.find_functions()
         self.cut = False
-        """Was the last statement ended at its limit? Then the transaction needs a savepoint."""
+        """True if the last statement was ended at its limit; its transaction then needs a
+        savepoint.
+        """
 
     def read(
         self,
@@ -41,15 +45,17 @@ class CopyReader:
         keep: int = 0,
         limit_bytes: int = 0,
     ) -> tuple[UInt8s, int]:
-        """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
-        of what the last `read` gave stand before them. They are in the session's encoding.
+        """Run a COPY; returns its bytes, valid until the next `read`, and the number of rows.
 
-        A statement whose rows, those kept included, are more than ``limit_bytes`` is ended at the
-        row that would be too much, but for the first one (`cut`); 0: there is no limit.
+        The first ``keep`` bytes of the last result precede them. They are in the session's
+        encoding.
 
-        Raises psycopg's error for what the server says, or if it says nothing for longer than it
-        may (`answers.Session`). ``query`` is a single statement: the
-        extended protocol refuses more, so a condition can't smuggle in a second one.
+        A statement whose rows take more than ``limit_bytes``, including the kept ones, is ended
+        before the first row that exceeds it, but not before the first row (`cut`); 0: no limit.
+
+        Raises psycopg's error for a server error, or if the server sends nothing for too long
+        (`async_results.Session`). ``query`` is a single statement: the extended protocol refuses
+        more, so a condition can't smuggle in a second one.
         """
         pgconn, silence_s = connection.pgconn, async_results.silence_s(connection)
         result = async_results.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
@@ -105,7 +111,7 @@ class CopyReader:
                 buffer = np.empty(max(DISCARD_BYTES, needed), dtype=np.uint8)
             elif len(buffer) < state[libpq.PENDING_LENGTH]:
                 buffer = np.empty(int(state[libpq.PENDING_LENGTH]), dtype=np.uint8)
-            state[libpq.BYTES] = 0  # what comes still is passed over
+            state[libpq.BYTES] = 0  # later rows are dropped
         if self.cut:
             return used, rows
         return int(state[libpq.BYTES]), int(state[libpq.MESSAGES])
@@ -114,7 +120,7 @@ class CopyReader:
         return self._buffer[: max(limit, least)] if limit else self._buffer
 
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
-        """Have the server send no more. Where it can't be told, the rest comes for nothing."""
+        """Ask the server to stop sending. If the request fails, the remaining rows are dropped."""
         self.cut = True
         with suppress(psycopg.Error):
             async_results.cancel(pgconn)

@@ -1,4 +1,4 @@
-"""`tidelog.ports.DigestReader` over PostgreSQL: a range's rows summed up by one SELECT."""
+"""`tidelog.ports.DigestReader` for PostgreSQL: one SELECT computes the digest of a range."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tidelog.sources.postgres.chunks.watermarks import WalLayout, emission_point
 from tidelog.sources.postgres.connect import connect, quote_ident
 
 _TEXT, _VARCHAR = 25, 1043
-# What is sent has the same bytes for the same value, in every version of the server.
+# The send functions return the same bytes for the same value, in every version of the server.
 _TO_1970: Final = 946_684_800_000_000  # microseconds from 1970 to 2000
-# As `tidelog.codecs.columns.time_kernels` has them: of infinity and -infinity.
+# The days of infinity and -infinity in `tidelog.codecs.columns.time_kernels`.
 _LAST_DAY, _FIRST_DAY = 2_932_896, -719_160
 _DAY_US: Final = 86_400_000_000
 
@@ -71,7 +71,7 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
 }
 
 
-# Where a standby is, and whether it has more than it replayed; nothing of a primary.
+# A standby's replay position, and whether it has received more; no row on a primary.
 _REPLAYED: Final = """
 SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()
   IS DISTINCT FROM pg_catalog.pg_last_wal_replay_lsn() WHERE pg_catalog.pg_is_in_recovery()
@@ -80,8 +80,8 @@ _RECORD_S, _LOOK_S = 1.0, 0.01
 
 
 def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Wait until a standby is done with the record that it replays just now: what a commit did may
-    be seen a moment before the position says so. Not for long, for a standby may be paused.
+    """Wait until a standby has finished the record that it is replaying: a commit may be visible a
+    moment before the position includes it. The wait is short, as a standby may be paused.
     """
     deadline = time.monotonic() + _RECORD_S
     first = found = connection.execute(_REPLAYED).fetchone()
@@ -103,7 +103,7 @@ def column_text(column: Column) -> str:
     if column.type_id in (_TEXT, _VARCHAR):
         return f"coalesce(octet_length({name}) || ':' || {name}, '~')"
     # concat writes any type by its output function, as COPY and the log do; a cast may not. A row
-    # of NULLs IS NULL, and is not one.
+    # of NULLs IS NULL, but its text is not NULL.
     text = f"concat({name})"
     return (
         f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN '~' "
@@ -112,12 +112,12 @@ def column_text(column: Column) -> str:
 
 
 class PostgresDigests:
-    """See the port. Writes nothing, and takes no lock that lasts.
+    """`tidelog.ports.DigestReader`. Writes nothing, and holds no lock after a statement.
 
     Args:
         dsn: connection string.
         keys, publications: see `PostgresSchemaFinder`.
-        statement_timeout_ms: how long a SELECT may take.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(

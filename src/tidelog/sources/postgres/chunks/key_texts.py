@@ -1,4 +1,4 @@
-"""Typed values as the texts that PostgreSQL's input functions read, column-wise."""
+"""Converts columns of typed values to the texts that PostgreSQL's input functions read."""
 
 from __future__ import annotations
 

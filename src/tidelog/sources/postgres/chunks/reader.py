@@ -1,4 +1,6 @@
-"""`tidelog.ports.ChunkReader` over PostgreSQL: watermarks, and short reads between them."""
+"""`tidelog.ports.ChunkReader` for PostgreSQL: writes watermarks and reads chunks by
+short SELECTs.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from tidelog.sources.postgres.watermark_table_checks import distrusted
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
-FIRST_NORMAL_OID = 16_384  # below it: types of PostgreSQL's own
-PLAN_TRANSACTION_S = 0.5  # then DDL, and vacuum, get their turn
+FIRST_NORMAL_OID = 16_384  # lower oids are PostgreSQL's own types
+PLAN_TRANSACTION_S = 0.5  # then DDL and vacuum can run
 
 # SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
 _REASONS = {
@@ -54,10 +56,9 @@ _REASONS = {
     "snapshot",
 }
 
-_BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be gone
+_BUSY = {"55P03", "40P01", "40001"}  # caused by other sessions, and temporary
 
-# What only the dump's condition or keys can be to blame for: all else was
-# just looked up.
+# Only the dump's condition or keys can cause these: all else was looked up just before.
 _PERMANENT = {
     "42601",
     "42703",
@@ -81,8 +82,8 @@ class PostgresChunkReader:
             `tidelog.sources.postgres.chunks.watermarks`.
         watermark_schema: schema of the watermark table.
         keys, publications: see `PostgresSchemaFinder`.
-        lock_timeout_ms: how long a watermark, or a read's lock against DDL, may wait.
-        statement_timeout_ms: how long a SELECT may take.
+        lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -101,11 +102,11 @@ class PostgresChunkReader:
         self._registry = registry
         self._finder = PostgresSchemaFinder(keys, publications)
         self._watermark_sql = watermark_statement(strategy, watermark_schema)
-        self._watermark: TableName | None = None  # where watermarks are written
+        self._watermark: TableName | None = None  # the table of watermarks
         if strategy == "table":
             self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self._layout: WalLayout | None = None
-        self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
+        self._placed: tuple[str, int] | None = None  # the last snapshot and its emission point
         self._watermark_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
@@ -116,7 +117,7 @@ class PostgresChunkReader:
             "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = PostgresChunkSelect()
-        self._paths: dict[TableName, str] = {}  # SQL that tables' own functions need
+        self._paths: dict[TableName, str] = {}  # search_path settings that tables' functions need
         self._closed = False
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -147,15 +148,15 @@ class PostgresChunkReader:
         if connection is None:
             return
         try:
-            # Not ROLLBACK: what the read itself logged (pruned pages, hint bits) is then flushed
-            # within moments, and an emission point behind it reached.
+            # Not ROLLBACK: then the log that the read itself wrote (pruned pages, hint bits) is
+            # flushed soon, and an emission point after it is reached.
             connection.execute(b"COMMIT")
         except psycopg.Error:
             connection.close()
             self._reads = None
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
-        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
+        """See `tidelog.ports.ChunkReader.boundaries`. Uses a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
             connection = self._planning()
             try:
@@ -190,7 +191,7 @@ class PostgresChunkReader:
             if connection is None or connection.closed:
                 continue
             if connection.info.transaction_status == TransactionStatus.ACTIVE:
-                # In the midst of a statement of another thread, which will close it.
+                # Another thread is running a statement, and will close the connection.
                 with suppress(psycopg.Error):
                     connection.cancel_safe(timeout=2)
             else:
@@ -204,7 +205,7 @@ class PostgresChunkReader:
         """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
         table = request.table
         path = "" if request.where_names is not None else self._paths.get(table, "")
-        # Without ONLY: it also locks partitions, and inheritors, which does no harm.
+        # Without ONLY: it also locks partitions, and inheriting tables, which is harmless.
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             f"{path}"
@@ -220,10 +221,12 @@ class PostgresChunkReader:
 
     @contextmanager
     def _finding_functions(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
-        """The planner looks into functions of the table's indexes and generated columns, and these
-        may rely on their authors' search_path. Then the next read has the table's schema in it, if
-        no value is written differently for that, as the name of a regclass is, and if nobody gave a
-        condition that would find operators there.
+        """Let the next read set search_path if a function needs it.
+
+        The planner inlines functions of the table's indexes and generated columns, which may rely
+        on their author's search_path. The next read then has the table's schema in its search_path,
+        unless that would change a value's text, as for the name of a regclass, or unless a user's
+        condition would find operators there.
         """
         try:
             yield
@@ -245,13 +248,14 @@ class PostgresChunkReader:
     def _emission_point(
         self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
     ) -> int:
-        """As early as possible: the position of the first of equal snapshots serves all of them.
+        """The emission point, as early as possible: equal snapshots share the position of the
+        first.
 
-        On an idle source a position in log that a transaction has written and nobody flushed may be
-        reached only after up to 20 s (the background writer's next look).
+        On an idle source, a position in log that a transaction wrote and nobody flushed may be
+        reached only after up to 20 s (the background writer's next flush).
         """
         text = snapshot.to_text()
-        # A standby's text does not tell all that its snapshot saw.
+        # A standby's text does not contain everything that its snapshot saw.
         if self._placed is None or self._placed[0] != text or type(snapshot) is not PgSnapshot:
             if self._layout is None:
                 self._layout = WalLayout.of(connection)
@@ -292,7 +296,7 @@ class PostgresChunkReader:
 
 @contextmanager
 def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
-    """Turn psycopg's errors inside into a ChunkError of the kind that says what may help."""
+    """Convert psycopg's errors to the ChunkError that says what may help."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""DDL between a place in the log and its end, read ahead of the stream."""
+"""Reads DDL between a position of the log and its end, ahead of the stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.sources.mysql.stream.positions import LogFiles
 
 
 class DdlAhead:
-    """The statements between a place in the log and its end, each stretch read once."""
+    """The statements between a position of the log and its end; each part is read once."""
 
     def __init__(
         self, url: ServerUrl, *, fold: bool, temporary: TemporaryTables | None = None
@@ -25,17 +25,19 @@ class DdlAhead:
         self._found: list[tuple[int, Statement]] = []
 
     def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
-        """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
+        """Return True if a statement in ``[begin, end)`` reshapes the table. Both positions are
+        between groups.
+        """
         self._read(files, begin, end)
         return any(at <= end and found.reshapes(table) for at, found in self._found)
 
     def name_at_end(
         self, table: TableName, files: LogFiles, begin: int, end: int, place: int
     ) -> TableName | None:
-        """What a table is called at ``end``, whose rows at ``place`` have the name ``table``; None
-        if a statement in between may have done more than rename it.
+        """The name at ``end`` of the table that is called ``table`` at ``place``.
 
-        ``begin`` and ``end`` lie between groups; ``place`` may lie in the first one.
+        None if a statement in between may have done more than rename it. ``begin`` and ``end`` are
+        between groups; ``place`` may be in the first one.
         """
         self._read(files, begin, end)
         for at, statement in self._found:
@@ -50,7 +52,9 @@ class DdlAhead:
     def only_renames(
         self, table: TableName, files: LogFiles, begin: int, end: int, place: int
     ) -> bool:
-        """Is all that may reshape what bears this name a RENAME TABLE? As `name_at_end`."""
+        """Return True if only RENAME TABLE may reshape what has this name. Arguments as
+        `name_at_end`.
+        """
         self._read(files, begin, end)
         return all(
             found.renames
@@ -61,7 +65,7 @@ class DdlAhead:
     def drops_sequence(
         self, table: TableName, files: LogFiles, begin: int, end: int, place: int
     ) -> bool:
-        """Is what happens next to a name behind ``place`` that it is dropped as a sequence?"""
+        """Return True if the next statement on a name after ``place`` drops it as a sequence."""
         self._read(files, begin, end)
         effects = (
             effect.effect

@@ -1,15 +1,16 @@
-"""The schema of a table at a place in the log, for certain or not at all.
+"""Finds the schema of a table at a position of the log, or refuses the table if it is uncertain.
 
-A table map says types but, with ``binlog_row_metadata=MINIMAL``, no names; ``information_schema``
-says everything, but of now. A schema is certain if
+A table map has the types but, with ``binlog_row_metadata=MINIMAL``, no names;
+``information_schema`` has everything, but only its current state. A schema is certain if
 
-- it was noted at an earlier place and no DDL of the table stands between (`SchemaHistory`);
-- or the table map has FULL metadata, which tells all that matters;
-- or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
-  DDL that reshapes the table. RENAME TABLE may have given it another name meanwhile, as tools do
-  that change a table on line (pt-online-schema-change, gh-ost): then it is looked up by that.
+- it was noted at an earlier position and no DDL of the table comes in between (`SchemaHistory`);
+- or the table map has FULL metadata, which is enough;
+- or ``information_schema`` has it and the binlog, read ahead to its end after that query, holds no
+  DDL that reshapes the table. RENAME TABLE may have renamed it since, as tools for online schema
+  changes do (pt-online-schema-change, gh-ost): then the table is searched by its new name.
 
-And it must fit the table map. All else is an error that names table, position and the way on.
+In addition it must fit the table map. Everything else is an error that names the table, the
+position and what to do.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
 def fix(table: TableName, where: str) -> str:
-    """What to do where it can't be known which columns a table had."""
+    """What to do where a table's columns can't be known."""
     return (
         f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
         "(docs/how-to/schema-unknown.md)"
@@ -60,13 +61,13 @@ def fix(table: TableName, where: str) -> str:
 FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
 
 
-# Most tables whose schemas are noted at a new log's beginning.
+# Most tables whose schemas are noted at the beginning of a new log.
 MAX_NOTED = 2000
 
-# How often a table is looked for that is renamed meanwhile.
+# Number of attempts to find a table that is being renamed.
 LOOKS = 5
 
-# What MariaDB's sequences look like: seven numbers and a flag.
+# The column types of MariaDB's sequences: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
 
 
@@ -74,10 +75,10 @@ class LogSchemas:
     """Finds the schemas of table maps. Used by one thread.
 
     Args:
-        finder: builds them.
-        registry: numbers them.
-        history: what was known before.
-        connected: gives an SQL connection.
+        finder: builds schemas.
+        registry: numbers schemas.
+        history: the notes of earlier schemas.
+        connected: returns an SQL connection.
         ahead: reads DDL ahead of the stream.
     """
 
@@ -94,10 +95,10 @@ class LogSchemas:
         self._history = history
         self._connected = connected
         self._ahead = ahead
-        self._told: set[int] = set()  # versions whose labels were looked up
+        self._told: set[int] = set()  # versions whose labels were read
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
-        """Is it one of MariaDB's sequences, which are logged as tables of one row?
+        """Return True for one of MariaDB's sequences, which are logged as tables of one row.
 
         ``group``: see `at`.
         """
@@ -118,15 +119,15 @@ class LogSchemas:
         return self._ahead.drops_sequence(table, files, group, end, seen.position)
 
     def at(self, seen: TableMapSeen, group: int) -> TableSchema:
-        """The stored version that the rows behind a table map have.
+        """The stored version of the rows after a table map.
 
         Args:
             seen: the table map.
-            group: where its transaction begins, or any place between groups before.
+            group: the beginning of its transaction, or any earlier position between groups.
 
         Raises:
-            TableRefusedError: it can't be known for certain.
-            SourceError: nothing can be asked for now.
+            TableRefusedError: the version is uncertain.
+            SourceError: the server can't be queried now.
         """
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
@@ -155,8 +156,8 @@ class LogSchemas:
         return schema
 
     def note_all(self, captures: Callable[[TableName], bool], begin: int) -> None:
-        """Note what all captured tables are like where a new log begins: DDL that follows soon then
-        leaves no doubt about the rows before it.
+        """Note the schemas of all captured tables at the beginning of a new log, so that rows
+        before a later DDL statement have a certain schema.
         """
         with translated("looking up the captured tables"):
             connection = self._connected()
@@ -170,7 +171,7 @@ class LogSchemas:
                 try:
                     one = self._finder.find(connection, table)
                 except SourceError:
-                    continue  # of a type that is not known: an error once it has rows
+                    continue  # its type is unknown: an error follows once it has rows
                 if one is not None:
                     found[table] = one.schema
             end = log_end(connection).position
@@ -181,7 +182,7 @@ class LogSchemas:
                 self._history.note(table, begin, numbered.schema_id)
 
     def changed(self, statement: Statement, position: int) -> None:
-        """A statement at ``position`` may have reshaped tables, or given them other names."""
+        """Note that a statement at ``position`` may have reshaped or renamed tables."""
         if statement.renames:
             self._renamed(statement, position)
             return
@@ -191,13 +192,13 @@ class LogSchemas:
             )
             if effect.effect in RESHAPES and made:
                 self._history.note(effect.table, position, 0)
-        # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
+        # Tables of a dropped database have no rows before a CREATE TABLE recreates them.
 
     def _renamed(self, statement: Statement, position: int) -> None:
-        """What is known of a table is known of it under its new name."""
+        """Move the notes of renamed tables to their new names."""
         known: dict[TableName, int] = {}
         for old, new in renames_of(statement):
-            # As it was before: the statement may be met again after a restart.
+            # The version just before: the statement may be read again after a restart.
             version = known.get(old, self._history.find(old, position - 1) or 0)
             if version:
                 schema = replace(self._registry.get(version), table=new, schema_id=0)
@@ -209,20 +210,20 @@ class LogSchemas:
     def _with_labels(
         self, schema: TableSchema, seen: TableMapSeen, table: TableName, group: int
     ) -> TableSchema:
-        """The schema, looked up once more if its labels have question marks: older versions noted
-        them as the catalogue shows them.
+        """The schema, read again if its labels have question marks: older versions of Tidelog noted
+        labels as the catalogue shows them.
         """
         number = schema.schema_id
         if number in self._told or not any(map(in_doubt, schema.columns)):
             return schema
-        with suppress(TableRefusedError):  # altered since: what was noted is all that is known
+        with suppress(TableRefusedError):  # altered since: the noted labels are the best known
             schema = self._registry.register(self._found(seen, table, group, ""))
         self._told |= {number, schema.schema_id}
         return schema
 
     def _keyed(self, schema: TableSchema) -> TableSchema:
-        """The schema with the surrogate key that it has none of: the table got its name since, or
-        ``source.keys`` its pattern.
+        """The schema with the surrogate key that it does not have yet: the table was renamed since,
+        or ``source.keys`` has a new pattern.
         """
         key = () if schema.key else self._finder.surrogate(schema.table, schema.column_names)
         if not key:
@@ -230,7 +231,7 @@ class LogSchemas:
         return self._registry.register(replace(schema, key=key, schema_id=0))
 
     def of_statement(self, table: TableName) -> TableSchema | None:
-        """A version for a record without columns (TRUNCATE): any of the table's serves."""
+        """A version for a record without columns (TRUNCATE): any version of the table will do."""
         schema = self._registry.latest(table)
         if schema is not None:
             return schema
@@ -259,8 +260,8 @@ class LogSchemas:
             and connection.flavor is Flavor.MARIADB
             and self._ahead.only_renames(table, files, group, end, seen.position)
         ):
-            # Nothing has that name: a temporary table was renamed, of which MariaDB's log holds
-            # nothing else if its session logs rows.
+            # No table has that name: a temporary table was renamed; if its session logs rows,
+            # MariaDB's log has no other statement of it.
             with translated(f"looking up {table}"):
                 found = self._finder.find(connection, table)
         if found is not None:
@@ -309,7 +310,7 @@ class LogSchemas:
         return found.schema
 
     def _shown(self, seen: TableMapSeen, table: TableName, schema: TableSchema) -> TableMapSeen:
-        """The table map without the columns that MariaDB hides. ``table``: its name now."""
+        """The table map without the columns that MariaDB hides. ``table``: its current name."""
         if len(seen.types) <= len(schema.columns):
             return seen
         with translated(f"looking up {table}"):

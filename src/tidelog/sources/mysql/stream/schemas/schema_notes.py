@@ -1,4 +1,4 @@
-"""What is noted of the tables' columns at places of the binlog, for `tidelog schema`."""
+"""Reads and writes the schema notes of binlog positions for `tidelog schema`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:
-    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name, or
-    its id in the server's list.
+    """A column given by hand, as in ``information_schema.columns``.
+
+    ``collation``: its name, or its id in the server's list.
     """
 
     name: str
@@ -41,19 +42,19 @@ def fix_version(
     key: Sequence[str],
     keys: Mapping[str, Sequence[str]] | None = None,
 ) -> TableSchema:
-    """Say by hand which columns a table had from ``position`` on (`tidelog schema`).
+    """Note by hand the columns that a table has from ``position`` on (`tidelog schema`).
 
     Args:
-        connection: to the source, which knows its collations.
+        connection: a connection to the source, which knows its collations.
         registry: stores the version.
-        history: of the event log; capture must not run meanwhile.
-        table: which.
-        position: where the records begin that have these columns, as the error named it.
-        columns: all of them, in order.
+        history: the notes of the event log; capture must not run at the same time.
+        table: the table.
+        position: where the records with these columns begin, as the error named it.
+        columns: all columns, in order.
         key: the primary key's columns, in key order.
         keys: surrogate keys by table pattern.
 
-    Returns the stored version; the log's reader checks it against the table map.
+    Returns the stored version; the log reader checks it against the table map.
     Raises ConfigError for a type or key that is not understood.
     """
     finder = MySqlSchemaFinder(keys)
@@ -114,11 +115,13 @@ class MySqlSchemaNotes:
         self._keys = keys
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
-        """From which positions on the table has which version; None: it is not known."""
+        """(position, version) pairs: the version of the table from the position on; None: not
+        known.
+        """
         return [(text(at), number or None) for at, number in self._history.of(table)]
 
     def describe(self, column: Column) -> dict[str, Any]:
-        """As `fix` takes it."""
+        """The column in the form that `fix` takes."""
         found: dict[str, Any] = {"name": column.name, "type": column.type_name}
         found["nullable"] = column.nullable
         if _kind(column.type_name) in _COLLATED and types.collation(column):
@@ -159,7 +162,7 @@ class MySqlSchemaNotes:
                     key,
                     self._keys,
                 )
-            except SourceError as error:  # of a collation that was told
+            except SourceError as error:  # the given collation is unknown
                 raise UsageError(f"{table}: {error}") from None
 
 
@@ -168,7 +171,7 @@ def _kind(column_type: str) -> str:
 
 
 def _position(text_: str) -> int:
-    """``000012:4711`` or ``binlog.000012:4711``."""
+    """Parse ``000012:4711`` or ``binlog.000012:4711``."""
     file, _, offset = text_.rpartition(":")
     try:
         number = int(file) if file.isdigit() else file_number(file)[1]

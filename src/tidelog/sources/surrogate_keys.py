@@ -1,4 +1,4 @@
-"""Keys that ``source.keys`` names for tables without a primary key."""
+"""Surrogate keys: keys that ``source.keys`` defines for tables without a primary key."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tidelog.model.schema import TableName
 def surrogate_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
 ) -> tuple[str, ...]:
-    """The columns of the first pattern that names the table; () if there is none, or the table
-    lacks one of them: then it has no key, and `unfit_key` says why.
+    """The columns of the first matching pattern; () if none matches, or if the table lacks a
+    column: then `unfit_key` says why.
     """
     columns = _named(keys, table)
     return columns if set(columns) <= set(present) else ()
@@ -21,7 +21,9 @@ def surrogate_key(
 def unfit_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
 ) -> str | None:
-    """Why a table that a pattern names has no key of it; None: no pattern names it, or it has."""
+    """Why a matching pattern gives the table no key; None if no pattern matches, or the
+    key fits.
+    """
     missing = [name for name in _named(keys, table) if name not in present]
     if not missing:
         return None

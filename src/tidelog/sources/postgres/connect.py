@@ -1,7 +1,8 @@
-"""Connections to PostgreSQL: pinned session settings, and errors that say what to do.
+"""Opens connections to PostgreSQL with fixed session settings, and with errors that say what to do.
 
-The walsender's session and the chunk readers' must render every value alike, because rows from the
-log and rows from a SELECT are compared and decoded as text. So every session pins `PINNED`.
+The walsender's session and the chunk readers' must write every value as the same text, because rows
+from the log and rows from a SELECT are compared and decoded as text. So every session sets
+`PINNED`.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ APPLICATION = "tidelog"
 # A policy that would hide rows makes a read fail instead.
 READS = {"row_security": "off"}
 
-# What we write (watermarks, the publication) need not survive the primary's loss, and a synchronous
-# standby that hangs must not stall every window: commit locally.
+# Tidelog's writes (watermarks, the publication) need not survive the loss of the primary, and a
+# synchronous standby that hangs must not delay every window: commit locally.
 WRITES = {"synchronous_commit": "local"}
 
-# If two transactions wait for each other, the server ends the one that notices first, after
-# deadlock_timeout. Ours gives up before that, so that it never is the application's.
+# If two transactions wait for each other, the server ends the one that notices it first, after
+# deadlock_timeout. Tidelog's session gives up earlier, so that the application's is never ended.
 _GIVE_WAY = """
 SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(d.setting::int / 2,
   coalesce(nullif(l.setting::int, 0), d.setting::int / 2)))::text, false)
@@ -47,8 +48,8 @@ WHERE l.name = 'lock_timeout' AND d.name = 'deadlock_timeout'
 
 CONNECT_TIMEOUT_S = 10
 
-# For sessions that look at the catalogue: the server ends a look that takes longer, and one that it
-# does not answer is given up.
+# For sessions that read the catalogue: the server ends a query that takes longer; if it does not
+# answer, the connection is closed.
 LOOKING = {"statement_timeout": "300000"}
 
 
@@ -81,7 +82,7 @@ def conninfo(
     settings: Mapping[str, str] | None = None,
     replication: bool = False,
 ) -> str:
-    """The connection string with our settings over the user's.
+    """The connection string with Tidelog's settings, which override the user's.
 
     Raises ConfigError if ``dsn`` does not parse; its text is never part of the message.
     """
@@ -89,7 +90,7 @@ def conninfo(
     try:
         parameters = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # libpq's message may quote what it took for a port or host, e.g. half of a password.
+        # libpq's message may quote what it read as a port or host, e.g. half of a password.
         raise ConfigError(
             "source.url is not a valid PostgreSQL connection string: expected "
             "postgresql://user:password@host:port/database, with special characters in the "
@@ -107,7 +108,7 @@ def conninfo(
     }
     defaults: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # A host that has vanished is told so within 15 s; who stands by may have taken over.
+        # A vanished host is noticed within 15 s; a standby may have taken over.
         "keepalives_idle": 5,
         "keepalives_interval": 3,
         "keepalives_count": 3,
@@ -162,20 +163,20 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
 
 
 def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """From now on the session waits for a lock for at most half of the server's deadlock_timeout,
-    or as long as its lock_timeout says, if that is shorter.
+    """Limit the session's wait for a lock to half of the server's deadlock_timeout, or to its
+    lock_timeout if that is shorter.
     """
     connection.execute(_GIVE_WAY.encode())
 
 
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
-    """A walsender connection to the database of ``dsn``; raises as `connect` does."""
+    """A walsender connection to the database of ``dsn``; same errors as `connect`."""
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", replication=True)
     return first_that_answers(info, _walsender)
 
 
 def _walsender(info: str) -> pq.abc.PGconn:
-    """One host's walsender connection. libpq minds no time limit where it does not wait itself."""
+    """One host's walsender connection. libpq has no time limit where it does not wait itself."""
     pgconn = pq.PGconn.connect_start(info.encode())
     given = str(conninfo_to_dict(info).get("connect_timeout", ""))
     timeout_s = int(given) if given.isdecimal() else 0
@@ -206,7 +207,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
 
 
 def _check_encoding(dsn: str) -> None:
-    """Refuse a URI whose password is not percent-encoded before libpq takes a part of it for the
+    """Refuse a URI whose password is not percent-encoded, before libpq takes a part of it for the
     host and prints it.
     """
     if "://" not in dsn:

@@ -1,4 +1,4 @@
-"""What servers and libpq answer when they refuse, as errors that say what to do."""
+"""Converts errors of servers and libpq to Tidelog's errors, which say what to do."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         _CHECK_TLS,
     ),
     (
-        # With OpenSSL 3 the first one is an "SSL error", as what a person has to mend.
+        # With OpenSSL 3 the first one is an "SSL error", like errors that need a person's action.
         r"unexpected eof while reading|SSL connection has been closed|SSL SYSCALL error",
         ConnectionLostError,
         "the connection was lost while TLS began: does the server stop or start?",
@@ -121,18 +121,20 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     ),
 )
 
-# Hosts that answered once in this process: a name that can't be resolved now is then an outage,
-# not a typing error.
+# Hosts that answered before in this process: a host name that can't be resolved now is then an
+# outage, not a typing error.
 _reached: set[str] = set()
 
 
 def reached(info: str) -> None:
-    """The server of this connection string answered."""
+    """Remember that the server of this connection string answered."""
     _reached.add(_host(info))
 
 
 def connection_error(info: str, message: str) -> TidelogError:
-    """Our error for a connection that was not made; ``message`` is libpq's or the server's."""
+    """The error for a connection that could not be opened; ``message`` is libpq's or
+    the server's.
+    """
     where = _where(info)
     for pattern, kind, advice in _REFUSALS:
         if re.search(pattern, message):
@@ -147,7 +149,7 @@ def connection_error(info: str, message: str) -> TidelogError:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn psycopg's errors inside into ours. ``doing`` says what was tried, e.g. ``reading …``.
+    """Convert psycopg's errors to Tidelog's. ``doing`` says what was attempted, e.g. ``reading …``.
 
     The server's detail and context are left out: they may quote values of rows.
     """
@@ -158,7 +160,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def translate(error: psycopg.Error, doing: str) -> TidelogError:
-    """Our error for one of psycopg's."""
+    """Convert one of psycopg's errors."""
     message = error.diag.message_primary or "the connection to the server was lost"
     lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     if lost or (error.sqlstate or "")[:2] == "08" or error.sqlstate in _SHUTDOWN_STATES:
@@ -189,7 +191,9 @@ def _where(info: str) -> str:
 
 
 def _reason(message: str, info: str) -> str:
-    """The last line of a message by libpq; what begins with a tab is its guess why."""
+    """The last line of libpq's message; lines that begin with a tab are its guesses of
+    the cause.
+    """
     lines = [line for line in message.strip().splitlines() if not line.startswith("\t")]
     text = lines[-1].rpartition(" failed: ")[2].strip() if lines else "no reason was given"
     password = conninfo_to_dict(info).get("password")

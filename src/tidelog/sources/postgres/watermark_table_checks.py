@@ -1,8 +1,9 @@
-"""Whether the watermark table may be written to: what belongs to it runs with the writer's rights.
+"""Checks that the watermark table is safe to write to: its code runs with the writer's rights.
 
-Whoever may create a schema or table may make ours first, with a trigger, a rule or the like. Only
-roles that have capture's rights anyhow may own it and its schema: its own, superusers, and the
-database's owner. Then only what such a role granted (``TRIGGER``) lets another add code to it.
+Whoever may create a schema or table may create the watermark table first, with a trigger, a rule or
+similar. Only roles that have capture's rights in any case may own it and its schema: capture's own
+role, superusers, and the database's owner. Then only a grant of such a role (``TRIGGER``) lets
+another role add code to it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# By schema, and by the table in it; the schema alone if there is no such table yet.
+# By schema, and by the table in it; only the schema if there is no such table yet.
 _OWNERS = """
 WITH trusted AS (
   SELECT oid FROM pg_catalog.pg_roles
@@ -32,7 +33,7 @@ LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = %s
 WHERE n.nspname = %s
 """
 
-# What may run a function of somebody's when a row is written.
+# What may run another role's function when a row is written.
 _CODE = """
 SELECT 'the trigger ' || tgname FROM pg_catalog.pg_trigger
   WHERE tgrelid = %(table)s::oid AND NOT tgisinternal
@@ -58,7 +59,9 @@ _KINDS = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "S": "SEQ
 
 
 def distrusted(connection: Connection, watermark: TableName) -> Refusal | None:
-    """Why the table must not be written to; None: it may, or is not there and can be made."""
+    """Why the table must not be written to; None if it is safe, or does not exist and can be
+    created.
+    """
     row = connection.execute(_OWNERS.encode(), (watermark.name, watermark.namespace)).fetchone()
     if row is None:
         return None

@@ -1,6 +1,6 @@
-"""What `tidelog check` finds out about a PostgreSQL source; every failure with what mends it.
+"""Runs `tidelog check` for a PostgreSQL source; every failure comes with its fix.
 
-Nothing is changed: all of it runs in one read-only transaction.
+It changes nothing: all of it runs in one read-only transaction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GROUP BY 1
 
 
 def naming_columns(connection: Connection, publications: Publications) -> Iterator[Finding]:
-    """Has a captured table columns of ``regclass`` and the like?"""
+    """Report captured tables with columns of ``regclass`` and similar types."""
     tables = {table.relation_id: table.table for table in publications.captured(connection)}
     rows = connection.execute(_NAMING.encode(), (list(tables),)).fetchall()
     for relation_id, columns in sorted(rows):
@@ -58,8 +58,10 @@ def naming_columns(connection: Connection, publications: Publications) -> Iterat
 
 
 def superuser_reads_others(connection: Connection, publications: Publications) -> Iterator[Finding]:
-    """To plan a SELECT the server runs what a table's owner put into its indexes, as whoever reads
-    it; SET ROLE would not help, for such a function may undo it.
+    """Report a superuser role that reads other owners' tables.
+
+    To plan a SELECT the server runs functions of the table's indexes with the reader's rights; SET
+    ROLE would not help, as such a function may undo it.
     """
     tables = [table.relation_id for table in publications.captured(connection)]
     count, owner = one_row(
@@ -88,18 +90,20 @@ TESTED_VERSIONS = (15, 16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0
 RETAINED_LIMIT_BYTES = 10 << 30
 LEAST_CONNECTIONS = 5
-"""With one fewer a dump reads nothing."""
+"""With one connection fewer, a dump reads nothing."""
 DECODING_MEMORY_BYTES = 256 << 20
 
 
-# The minor release of each major one from which a newly published table loses no changes to
+# The minor release of each major one from which a newly published table loses no changes of
 # transactions that were open then (PostgreSQL 18 has it from the start); see ADR 6.
 _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
 class Preflight:
-    """Checks a source. Arguments as `PostgresLogReader`'s, and ``owner``: of the slot, which knows
-    its event log's generation, or that there is none yet; None: whose slot it is is not looked at.
+    """Checks a source.
+
+    Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows its event log's
+    generation, or that there is none yet; None: the slot's owner is not checked.
     """
 
     def __init__(
@@ -133,8 +137,9 @@ class Preflight:
         )
 
     def check(self) -> list[Finding]:
-        """All findings, in the order in which things depend on each other. Never raises for what
-        it checks; a connection that can't be made is the only finding then.
+        """All findings, each after those that it depends on.
+
+        Never raises for what it checks; if the connection fails, that is the only finding.
         """
         try:
             connection = connect(self._dsn, purpose="check", autocommit=False)
@@ -211,17 +216,17 @@ class Preflight:
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
         for level, message, fix in standby_findings(connection, self._strategy):
-            # What warns is a statement for the primary, then one for here.
+            # A warning's fix is a statement for the primary, then one for this server.
             role = SUPERUSER if "ALTER SYSTEM" in fix else ""
             yield Finding("standby", level, message, fix, role, by_hand=level == "warn")
 
     def _replication(self, connection: Connection) -> Iterator[Finding]:
-        """Tried and not read from pg_roles: pg_hba.conf has a say too."""
+        """Try to stream instead of reading pg_roles: pg_hba.conf decides too."""
         user = quote_ident(connection.info.user)
         try:
             ReplicationStream(self._dsn, purpose="check").close()
         except TidelogError as error:
-            # Whoever is refused for want of a WAL sender may stream: `_capacity` has its SQL.
+            # Without a free WAL sender the role may still have the right: `_capacity` has the SQL.
             refused = isinstance(error, PreflightError)
             fix = f"ALTER ROLE {user} REPLICATION;" if refused else ""
             yield Finding("replication", "fail", str(error), fix, SUPERUSER if fix else "")
@@ -281,7 +286,7 @@ class Preflight:
         yield from superuser_reads_others(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
-        if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
+        if self._strategy != "snapshot":  # then others publish, and standbys run no DDL
             yield from ddl_trigger.findings(connection, self._publications)
 
     # ------------------------------------------------------------------ slot
@@ -313,7 +318,7 @@ class Preflight:
             yield Finding("slot", level, text, fix)
 
     def _lost(self, why: str) -> Finding:
-        """What became of a slot that is ours, or may be ours: its owner is not known."""
+        """The finding for a lost slot that is this capture's, or may be: its owner is not known."""
         text = f"{self._slot} is invalid: {why}; changes were lost"
         if self._owner is not None:
             return Finding("slot", "fail", text, "tidelog reset CONFIG")
@@ -322,7 +327,7 @@ class Preflight:
         return Finding("slot", "fail", text, fix, by_hand=True)
 
     def _owned(self, connection: Connection) -> Finding | None:
-        """Why capture won't take the slot: it serves another event log, or may."""
+        """Why capture won't use the slot: it serves another event log, or may."""
         if self._owner is None:
             return None
         reader = reader_of(connection, self._slot)

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the publications and the metadata tables."""
+"""Checks the publications and the metadata tables for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
 from tidelog.sources.postgres.watermark_table_checks import distrusted
 
-SHOWN = 3  # reasons, of many
+SHOWN = 3  # reasons shown, of many
 
 
 class PublicationChecks:
-    """Parts of a `Preflight`. Args: publications: what they should be."""
+    """Parts of a `Preflight`.
+
+    Args:
+        publications: the publications as they should be.
+    """
 
     def __init__(self, publications: Publications) -> None:
         self._publications = publications
@@ -38,7 +42,7 @@ class PublicationChecks:
     # ------------------------------------------------------------------ metadata tables
 
     def watermark_table(self, connection: Connection) -> Iterator[Finding]:
-        """Is it there, or can it be made?"""
+        """Check that the watermark table exists or can be created."""
         if self._publications.strategy != "table":
             return
         watermark = self._publications.watermark
@@ -84,7 +88,7 @@ class PublicationChecks:
             yield Finding("watermark table", "fail", text, fix, SUPERUSER)
 
     def signal_table(self, connection: Connection) -> Iterator[Finding]:
-        """Is the table of signals there?"""
+        """Check that the signal table exists."""
         table = self._publications.signals
         if table is None:
             return
@@ -107,7 +111,7 @@ class PublicationChecks:
     # ------------------------------------------------------------------ publications
 
     def publications(self, connection: Connection) -> Iterator[Finding]:
-        """Do they publish what they should, or will capture see to it?"""
+        """Check that the publications are correct, or that capture will fix them."""
         planner = self._publications.planner(connection)
         steps = planner.steps()
         left = [step for step in steps if not (self._writes and planner.takes(step))]
@@ -157,7 +161,7 @@ class PublicationChecks:
     def _statements(
         self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
-        """The SQL of these steps, and of those that capture needs to go on from there."""
+        """The SQL of these steps, and the statements that let capture do the rest."""
         user = quote_ident(connection.info.user)
         missing = self._to_be_added(planner)
         found: list[str] = []
@@ -165,7 +169,7 @@ class PublicationChecks:
         if self._writes and main is not None and missing and not main.alterable:
             if all(member.direct for member in main.members.values()):
                 found.append(f"ALTER PUBLICATION {quote_ident(main.name)} OWNER TO {user};")
-            else:  # only a superuser may own one of schemas
+            else:  # only a superuser may own a publication of schemas
                 found += self._made_for(user)
         for step in steps:
             found += step.statements
@@ -181,7 +185,7 @@ class PublicationChecks:
         return found
 
     def _to_be_added(self, planner: Planner) -> list[TableName]:
-        """Tables of our own that don't exist yet, or that the publication does not hold."""
+        """Metadata tables that don't exist yet, or are not in the publication."""
         watermark, signals = self._publications.watermark, self._publications.signals
         wanted = [watermark] if self._publications.strategy == "table" else []
         wanted += [signals] if signals is not None else []
@@ -207,7 +211,9 @@ class PublicationChecks:
     # ------------------------------------------------------------------ identities
 
     def identities(self, connection: Connection) -> Iterator[Finding]:
-        """Tables of which only inserts and truncates are captured, and what changes that."""
+        """Report tables of which only inserts and truncates are captured, and how to
+        change that.
+        """
         planner = self._publications.planner(connection)
         stuck = planner.stuck()
         for table in planner.view.captured:
@@ -224,7 +230,7 @@ class PublicationChecks:
             yield Finding(f"table {table.table}", "warn", text, fix, role if trouble.fix else "")
 
     def _moves(self, planner: Planner, table: PublishedTable) -> bool:
-        """Will capture publish the updates by itself, once the table has an identity?"""
+        """Return True if capture itself publishes the updates once the table has an identity."""
         states = planner.view.publications
         return (
             self._writes

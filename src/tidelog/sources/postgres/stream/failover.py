@@ -1,7 +1,8 @@
-"""The source's own failover: a physical standby is promoted, and capture goes on there.
+"""Prepares the slot for the source's failover, when a physical standby is promoted and capture
+continues there.
 
 PostgreSQL 17 and later copy a logical slot to the standbys if it has the property ``failover``
-(manual, "Logical Replication Failover"). So ours has it wherever it can be had. Earlier versions
+(manual, "Logical Replication Failover"). So the slot gets it wherever possible. Earlier versions
 lose the slot with the server.
 """
 
@@ -28,12 +29,16 @@ MIN_VERSION = 17
 
 
 def copied_to_standbys(connection: Connection) -> bool:
-    """Can a slot that is made there have the property ``failover``? A standby's own can't."""
+    """Return True if a slot created there can have the property ``failover``; a standby's own slot
+    can't.
+    """
     return connection.info.server_version >= MIN_VERSION * 10_000 and not in_recovery(connection)
 
 
 def prepare(connection: Connection, dsn: str, slot: str) -> None:
-    """Give the slot the property if it was made without it. The slot must have no reader."""
+    """Set the slot's property ``failover`` if it was created without it. The slot must have no
+    reader.
+    """
     if not copied_to_standbys(connection):
         return
     _warn_of_idle_standbys(connection)
@@ -51,7 +56,9 @@ def prepare(connection: Connection, dsn: str, slot: str) -> None:
 
 
 def _warn_of_idle_standbys(connection: Connection) -> None:
-    """The server gives logical slots nothing that the slots which it waits for do not have."""
+    """Warn of standby slots without a reader: the server sends logical slots only what these slots
+    have received.
+    """
     rows = connection.execute(
         "SELECT name FROM unnest(string_to_array("
         "replace(current_setting('synchronized_standby_slots'), ' ', ''), ',')) name "
@@ -68,9 +75,10 @@ def _warn_of_idle_standbys(connection: Connection) -> None:
 
 
 def check_told(told: SourceId | None, found: SourceId) -> None:
-    """Is it still the server whose timeline was told before? What is captured is noted with that.
+    """Check that the server still has the timeline reported before, under which captured changes
+    are recorded.
 
-    Raises ConnectionLostError: another one was promoted in between.
+    Raises ConnectionLostError: another server was promoted in between.
     """
     if told is not None and told.timeline != found.timeline:
         raise ConnectionLostError(
@@ -80,7 +88,7 @@ def check_told(told: SourceId | None, found: SourceId) -> None:
 
 
 def _set_failover(dsn: str, slot: str) -> None:
-    """Only a walsender's command changes a slot."""
+    """Set the property with a walsender's command: SQL can't change a slot."""
     pgconn = connect_replication(dsn, purpose="capture")
     try:
         command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"

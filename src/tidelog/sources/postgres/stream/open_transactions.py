@@ -1,6 +1,6 @@
-"""Who holds up a new slot: transactions that have changed something, in any database.
+"""Finds the transactions that a new slot waits for: those with changes, in any database.
 
-Making a slot waits until all of them have ended that were open when it began (PostgreSQL's
+Creating a slot waits until all transactions have ended that were open when it began (PostgreSQL's
 snapbuild.c). They are found by the lock on their own id, which every role may see, unlike the
 columns of pg_stat_activity. No statement's text is shown: it may hold values.
 """
@@ -46,7 +46,7 @@ SELECT gid, pid, application, datname, seconds, count(*) OVER () FROM (
 
 
 def who_is_open(connection: Connection) -> str:
-    """A sentence about the oldest open transactions with changes, and what ends them."""
+    """A sentence about the oldest open transactions with changes, and how to end them."""
     rows = connection.execute(_HOLDERS.encode(), (SHOWN,)).fetchall()
     if not rows:
         return "None with changes is open by now: try again"
@@ -73,7 +73,7 @@ def _told(
 
 @contextmanager
 def named_while_waiting(slot: str, connect: Callable[[], Connection]) -> Iterator[None]:
-    """If making a slot takes long, name in the log what it waits for."""
+    """Log the transactions that a new slot waits for, if creating it takes long."""
 
     def name() -> None:
         try:

@@ -1,7 +1,7 @@
-"""The streaming replication protocol: a walsender connection that gives pgoutput messages.
+"""The streaming replication protocol: a walsender connection that returns pgoutput messages.
 
 Manual: "Streaming Replication Protocol". The hot loop is
-    `tidelog.sources.postgres.stream.libpq.drain`.
+`tidelog.sources.postgres.stream.libpq.drain`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tidelog.system.peer_check import peer_of
 
 
 def refusal(doing: str, state: str, message: str, streamed_to: int | None) -> TidelogError:
-    """What to raise.
+    """Convert a server's error to Tidelog's error.
 
     Args:
-        doing: what was asked for.
+        doing: what was attempted.
         state: the error's SQLSTATE.
-        message: its own words, without values.
-        streamed_to: all before is acknowledged; None: nothing is streamed yet.
+        message: the error's text, without values.
+        streamed_to: the acknowledged position; None: streaming has not started.
     """
     if "requested WAL segment" in message or state == "58P01":
         return GapError(
@@ -49,14 +49,14 @@ def refusal(doing: str, state: str, message: str, streamed_to: int | None) -> Ti
             "the slot, start a new event log and dump the tables again"
         )
     if state == "42704" and streamed_to is not None:
-        # pgoutput asks for nothing else by name once the stream is open.
+        # Once the stream is open, pgoutput looks up nothing else by name.
         return GapError(
             f"{doing}: {message} where a change after {lsn_text(streamed_to)} was "
             "written, so it can't be decoded: the publication was dropped and made anew. "
             f"{START_ANEW}"
         )
     if state in ("22P05", "22021") and streamed_to is not None:
-        # The server's text quotes the bytes. It would fail at the same place for ever.
+        # The server's text quotes the bytes. The error would recur at the same position.
         return GapError(
             f"{doing}: a value that was written after {lsn_text(streamed_to)} holds "
             "bytes without a character, which the server can't convert from the database's "
@@ -73,28 +73,30 @@ def refusal(doing: str, state: str, message: str, streamed_to: int | None) -> Ti
 DEFAULT_BUFFER_BYTES = 256 << 10
 DEFAULT_BUFFER_MESSAGES = 32_768
 
-# As wal_receiver_status_interval, but below the default wal_sender_timeout of 60 s by far.
+# Like wal_receiver_status_interval, but far below the default wal_sender_timeout of 60 s.
 STATUS_INTERVAL_S = 5.0
 # A newly acknowledged position is reported at most this often; each may write the slot to disk.
 ACKNOWLEDGE_INTERVAL_S = 0.25
-# A server that sends nothing for this long, though asked to answer, is gone. It may be busy: one
-# that answers nobody any more is gone sooner, see `tidelog.system.peer_check`.
+# A server that sends nothing for this long, although asked to reply, is gone. It may only be busy:
+# one whose host does not answer is detected sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 ASK_EVERY_S = 1.0
-"""A silent server is asked how far it has read: of itself it tells that twice a minute."""
+"""Interval of requests to a silent server for its position: without them it sends one twice a
+minute.
+"""
 
-# Once something has arrived: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
+# After the first data: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
 NAPS = 10
 NAP_US = 500
 
 EPOCH_2000_S = 946_684_800
 SSL_REQUEST = struct.pack("!ii", 8, 80_877_103)
-"""Any server answers it with a byte (manual, "Message Formats")."""
+"""Any server answers this message with one byte (manual, "Message Formats")."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """The answer to IDENTIFY_SYSTEM."""
+    """The result of IDENTIFY_SYSTEM."""
 
     system: str
     timeline: int
@@ -108,8 +110,8 @@ class ReceivedMessages:
 
     Attributes:
         data: uint8[...]; offsets: int64[n + 1], as `PgoutputScanner.feed` takes them.
-        sent_up_to: if not None, the server has nothing to send up to this position but what came
-            before (all of ``data``).
+        sent_up_to: if not None, the server has sent everything before this position (all of
+            ``data``).
         sent_at: the server's clock when it sent the newest message, microseconds since 1970.
     """
 
@@ -120,13 +122,13 @@ class ReceivedMessages:
 
 
 class ReplicationStream:
-    """One walsender connection. Used by one thread, but for `acknowledge`.
+    """One walsender connection. Used by one thread, except `acknowledge`.
 
     Args:
         dsn: connection string.
         purpose: the end of application_name, after ``tidelog-``.
-        buffer_bytes, buffer_messages: how much one `receive` returns at most; a single larger
-            message is still returned.
+        buffer_bytes, buffer_messages: most that one `receive` returns; a single larger message is
+            still returned.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class ReplicationStream:
         self._offsets: Int64s = np.zeros(buffer_messages + 1, dtype=np.int64)
         self._state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
         self._functions = libpq.find_functions()
-        self._pending: bytes | None = None  # as PENDING_ADDRESS, of the loop without libpq
+        self._pending: bytes | None = None  # like PENDING_ADDRESS, for the loop without libpq
         self._acknowledged = 0
         self._reported = 0
         self._reported_at = 0.0
@@ -151,14 +153,14 @@ class ReplicationStream:
         self._pgconn = connect_replication(dsn, purpose=purpose)
         self._reach = peer_of(self._pgconn.socket, SSL_REQUEST)
         self.dsn = pinned(dsn, self._pgconn)
-        """For other connections to the same server."""
-        # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
+        """The connection string for other connections to the same server."""
+        # Compiles or loads the kernel now: libpq reports that no COPY is in progress.
         self._heard_at = time.monotonic()
         self._drain(0)
 
     @property
     def texts(self) -> ServerText | None:
-        """What the messages' texts are converted by; None: they are UTF-8."""
+        """The converter of the messages' texts; None: they are UTF-8."""
         return texts_of(self._pgconn)
 
     @property
@@ -166,12 +168,12 @@ class ReplicationStream:
         return self._acknowledged
 
     def identify(self) -> SystemIdentity:
-        """Which server this is. Only before `start`."""
+        """The server's identity. Only before `start`."""
         row = self._query("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), lsn_value(row[2]), row[3])
 
     def in_recovery(self) -> bool:
-        """Is the server a standby now? Only before `start`."""
+        """Return True if the server is a standby now. Only before `start`."""
         return bool(self._query("SELECT pg_catalog.pg_is_in_recovery()")[0] == "t")
 
     def timeline_history(self, timeline: int) -> str:
@@ -179,7 +181,9 @@ class ReplicationStream:
         return self._query(f"TIMELINE_HISTORY {timeline}")[1]
 
     def start(self, slot: str, position: int, publications: list[str]) -> None:
-        """START_REPLICATION from ``position``, a commit's end, which counts as acknowledged."""
+        """Send START_REPLICATION from ``position``, a commit's end, which counts as
+        acknowledged.
+        """
         names = ",".join(quote_ident(name) for name in publications)
         command = (
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
@@ -195,9 +199,10 @@ class ReplicationStream:
         self.keepalive(now=True)
 
     def receive(self, timeout_s: float) -> ReceivedMessages | None:
-        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did.
+        """The messages that have arrived, waiting at most ``timeout_s`` for the first; None if
+        there are none.
 
-        Raises ConnectionLostError, or what the server's error means.
+        Raises ConnectionLostError, or the server's error (`refusal`).
         """
         self.keepalive()
         outcome = self._drain(NAPS)
@@ -220,15 +225,15 @@ class ReplicationStream:
         return self._received()
 
     def acknowledge(self, position: int) -> None:
-        """Everything before ``position`` may be forgotten by the server; never moves back.
+        """Allow the server to remove everything before ``position``; never moves back.
 
-        May be called by any thread; it is reported by the next `receive` or `keepalive`.
+        May be called by any thread; the next `receive` or `keepalive` reports it.
         """
         self._acknowledged = max(self._acknowledged, position)
 
     def keepalive(self, *, now: bool = False) -> None:
-        """Report the acknowledged position if it is time to. Call it at least every few seconds,
-        also while nothing is received because a consumer is slow.
+        """Report the acknowledged position if it is due. Call it at least every few seconds, also
+        while a slow consumer delays `receive`.
         """
         if not self._streaming:
             return
@@ -276,7 +281,7 @@ class ReplicationStream:
     # ------------------------------------------------------------------ internals
 
     def _drain(self, naps: int, *, again: bool = False) -> int:
-        """Fill the buffers; ``again``: without throwing away what is known of this receive."""
+        """Fill the buffers; ``again`` keeps the messages of this receive."""
         state = self._state
         if not again:
             state[libpq.MESSAGES] = 0
@@ -313,7 +318,7 @@ class ReplicationStream:
         return outcome
 
     def _drain_plainly(self) -> int:
-        """As `libpq.drain`, message by message in Python."""
+        """Like `libpq.drain`, message by message in Python."""
         state, buffer, offsets = self._state, self._buffer, self._offsets
         header = libpq.XLOG_DATA_HEADER_BYTES
         fresh = False

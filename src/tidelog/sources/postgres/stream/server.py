@@ -1,4 +1,4 @@
-"""Which server a log is read from, and that it is one that can be."""
+"""Verifies the server that the log is read from: its version, its identity and its timeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def check_server(sql: Connection, strategy: Strategy) -> None:
-    """Raises PreflightError if the server can't be captured from."""
+    """Raise PreflightError if the server can't be captured from."""
     if sql.info.server_version < MIN_VERSION * 10_000:
         raise PreflightError(
             f"PostgreSQL {sql.info.server_version // 10_000} is too old: {MIN_VERSION} or "
@@ -38,8 +38,10 @@ def check_server(sql: Connection, strategy: Strategy) -> None:
 def identify(
     stream: ReplicationStream, resume: Resume | None, expected: SourceId | None
 ) -> SourceId:
-    """Which server and database ``stream`` leads to. Raises SourceChangedError if it is not the
-    ``expected`` one, or has lost what ``resume`` stands behind.
+    """The server and database that ``stream`` leads to.
+
+    Raises SourceChangedError if it is not the ``expected`` one, or has lost the log up to
+    ``resume``.
     """
     found = stream.identify()
     source = SourceId("postgres", found.system, found.database, found.timeline)
@@ -65,7 +67,7 @@ def identify(
 
 
 def check_database(source: SourceId, expected: SourceId) -> None:
-    """Raises SourceChangedError if they are not the same database of the same system."""
+    """Raise SourceChangedError if they are not the same database of the same system."""
     if (expected.system, expected.database) != (source.system, source.database):
         raise SourceChangedError(
             f"the event log holds database {expected.database!r} of system "
@@ -75,10 +77,10 @@ def check_database(source: SourceId, expected: SourceId) -> None:
 
 
 def check_same(stream: ReplicationStream, expected: SourceId) -> None:
-    """Raises SourceChangedError if ``stream`` leads to another database than the ``expected`` one,
-    or to a server that a failover left behind.
+    """Raise SourceChangedError if ``stream`` leads to another database than the ``expected`` one,
+    or to a server with an older timeline after a failover.
     """
-    # SQL tells no standby's timeline before its next restartpoint: so this is a replication stream.
+    # A replication stream, because SQL shows a standby's timeline only after its next restartpoint.
     found = stream.identify()
     check_database(SourceId("postgres", found.system, found.database), expected)
     if found.timeline < expected.timeline:
@@ -102,18 +104,18 @@ def _left_behind(stream: ReplicationStream, theirs: int, ours: str) -> SourceCha
 
 
 def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: Resume) -> None:
-    """A promotion is harmless if it happened after all that we have."""
+    """Accept a promotion only if it happened after all captured changes."""
     ours_to = max(resume.acknowledge, resume.position)
     where = f"the event log holds timeline {ours} up to {lsn_text(ours_to)}"
     if theirs < ours:
-        # It has no history of what came after it, and would say so as if WAL were missing.
+        # It has no history of later timelines, and would report that as missing WAL.
         raise _left_behind(stream, theirs, where)
     forked: int | None = None
     for line in stream.timeline_history(theirs).splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[0] == str(ours):
             forked = lsn_value(fields[1])
-    # A commit's record begins at its position: that one is there if the fork came behind it.
+    # A commit's record begins at its position: the server has it if the fork came after it.
     if forked is not None and forked >= resume.acknowledge and forked > resume.position:
         return
     begun = "does not come from it" if forked is None else f"left it at {lsn_text(forked)} already"
@@ -126,7 +128,7 @@ def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: R
 
 
 def one_value(connection: Connection, query: str) -> Any:
-    """The one value of a query of one row."""
+    """The value of a query with one row and one column."""
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return row[0]

@@ -1,18 +1,18 @@
-"""Is the source's past the one that the event log holds?
+"""Verifies that the source's history is the one that the event log was captured from.
 
-A server whose disk was put back to an earlier state has the same system identifier and timeline.
-Once it has written past our position nothing in its control data tells. But its slot went back with
-it: it gives again what was acknowledged since. (After a crash a slot goes back too, since the
-server writes it only now and then; then all is as we know it.) So what the slot would give a second
-time is compared with what the event log holds of that stretch:
+A server whose disk was restored to an earlier state has the same system identifier and timeline.
+Once it has written past our position, its control data does not show that. But its slot went back
+with it: it sends again what was acknowledged since. (After a crash a slot goes back too, since the
+server writes it only from time to time; then the history is unchanged.) So what the slot would send
+a second time is compared with the event log's content of that part:
 
-- the last transaction that has records must be there, with its id and its commit's time to the
+- the last transaction with records must be there, with its id and its commit time to the
   microsecond: then all before it is there too;
-- the last record that was counted, of whatever table, must be where it was;
-- behind that there must be nothing: else it would have been counted.
+- the last record that was counted, of any table, must be at the same position;
+- after that there must be nothing: it would have been counted.
 
-A slot that did not go back was acknowledged by us up to our end: the state that the disk was put
-back to holds all that we have.
+A slot that did not go back was acknowledged up to the event log's end: then the restored disk
+contains everything that the event log has.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def check_past(
     resume: Resume,
     last: LastTransaction | None,
 ) -> None:
-    """Read what the slot gives up to ``resume`` once more; of no use afterwards: close it.
+    """Read once more what the slot sends up to ``resume``, and compare it. Close the stream
+    afterwards.
 
     Args:
-        stream: a connection of its own, not started.
-        slot: nobody reads it.
-        publications: as they were all along.
-        confirmed: from where the slot gives changes.
-        resume: where the event log ends.
-        last: the newest transaction that it has records of.
+        stream: a separate connection that is not started.
+        slot: a slot without a reader.
+        publications: the publications that were always used.
+        confirmed: the position from which the slot sends changes.
+        resume: the end of the event log.
+        last: the newest transaction with records in the event log.
 
     Raises SourceChangedError.
     """
@@ -71,16 +72,16 @@ class TimelineCheck:
         self._resume = resume
         self._last = last if last is not None and last.position > confirmed else None
         self._position = resume.position if resume.position > confirmed else 0
-        self._transaction = 0  # the commit of the one that is open
+        self._transaction = 0  # the commit position of the open transaction
         # A commit's record begins at its position.
         self.upto = max(resume.acknowledge, self._position + 1)
         self.ended = False
 
     def feed(self, data: UInt8s, offsets: Int64s) -> None:
-        """Messages back to back, as `ReplicationStream.receive` has them."""
+        """Compare messages back to back, as `ReplicationStream.receive` returns them."""
         tags = data[offsets[:-1]]
         known = self._transaction <= self._resume.position
-        # Rows of known transactions are passed over at once, however many there are.
+        # Rows of known transactions are skipped together, however many there are.
         told = np.isin(tags, _TOLD) if not known else (tags == _BEGIN) | (tags == _MESSAGE)
         for i in np.flatnonzero(told).tolist():
             start, end = int(offsets[i]), int(offsets[i + 1])
@@ -103,7 +104,7 @@ class TimelineCheck:
                 self._foreign(self._transaction)
 
     def end(self) -> None:
-        """Nothing else precedes `upto`."""
+        """Finish: nothing else precedes `upto`."""
         if self._last is not None:
             self._missing(f"transaction {self._last.xid} at {lsn_text(self._last.position)}")
         if self._position:
@@ -120,7 +121,7 @@ class TimelineCheck:
         self._reach(position)
 
     def _message(self, position: int) -> None:
-        """A logical message outside of transactions."""
+        """Process a logical message outside of transactions."""
         self._reach(position)
         if not self.ended and position > self._resume.position:
             self._foreign(position)

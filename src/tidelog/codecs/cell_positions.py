@@ -1,6 +1,6 @@
-"""Row images as places in a buffer: what finding the cells of a wire format gives.
+"""Row images as positions in a buffer, the result of finding the cells of a wire format.
 
-Nothing is copied: a cell is a place in a buffer, in column-major matrices, so that
+Nothing is copied: a cell is a position in a buffer, in column-major matrices, so that
 `tidelog.codecs.columns.values` converts a column in one pass and `tidelog.codecs.fold` moves cells
 between rows by moving two numbers.
 """
@@ -17,17 +17,17 @@ from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
 NULL = -1  # a length: the cell is SQL NULL, or the row has no such image
-MISSING = -2  # a length: the record does not say what the cell holds (unchanged TOAST)
+MISSING = -2  # a length: the record does not contain the cell (unchanged TOAST)
 
 
 @dataclass(slots=True)
 class Image:
-    """Cells of one row image (old or new) of every record.
+    """The cells of one row image (old or new) of every record.
 
     Attributes:
         start: int32[columns, n] into the buffer.
-        length: int32[columns, n], bytes; `NULL` or `MISSING` where there are none.
-        present: bool[n], does the record hold this image at all?
+        length: int32[columns, n], bytes; `NULL` or `MISSING` for cells without bytes.
+        present: bool[n], whether the record has this image.
     """
 
     start: Int32s
@@ -37,10 +37,10 @@ class Image:
 
 @dataclass(slots=True)
 class CellPlaces:
-    """The row images of ``n`` records; ``old`` is None if there is none or it isn't asked for.
+    """The row images of ``n`` records; ``old`` is None if there is none or it was not requested.
 
-    ``any_missing``: is a new image's cell `MISSING`? Old images of the replica identity only
-    have all their other cells `MISSING`.
+    ``any_missing``: whether a cell of a new image is `MISSING`. Old images with only the replica
+    identity have all other cells `MISSING`.
     """
 
     data: UInt8s
@@ -75,5 +75,5 @@ def payloads(records: pa.RecordBatch) -> tuple[UInt8s, Int32s]:
 
 
 def matrices(rows: int, columns: int) -> tuple[Int32s, Int32s]:
-    """A start and a length matrix to be filled."""
+    """A start matrix and a length matrix, both uninitialized."""
     return np.empty((rows, columns), dtype=np.int32), np.empty((rows, columns), dtype=np.int32)

@@ -1,6 +1,6 @@
-"""The newest state of every key in a batch of records: what a copy by key needs of it.
+"""Folds a batch of records to the newest state of every key, for copies by key.
 
-Fewer rows are decoded than came in, and the order inside the batch is settled here, exactly.
+Fewer rows are decoded than the batch has, and the order inside the batch is resolved here, exactly.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def link_entries(  # type: ignore[no-untyped-def]
     data, kind, first, key_rows, old_present, old_start, old_length, new_start, new_length,
     record, is_old, base, newest,
 ):  # fmt: skip
-    """Enter the records from ``first`` on into the key table.
+    """Add the records from ``first`` on to the key table.
 
-    Fills per entry ``record`` (int32), ``is_old`` (bool: a delete of the record's old key),
+    Fills for each entry ``record`` (int32), ``is_old`` (bool: a delete of the record's old key),
     ``base`` (int32: the entry whose state an upsert builds on, -1 if there is none) and ``newest``
     (bool: the last entry of its key).
 
@@ -89,7 +89,7 @@ def link_entries(  # type: ignore[no-untyped-def]
         if upsert:
             if _key_missing(new_length, key_rows, i):
                 return 0, i
-            # An old tuple is there if the identity changed, is stored out of line, or is FULL.
+            # An old tuple exists if the identity changed, is stored out of line, or is FULL.
             if old_present[i]:
                 if _key_missing(old_length, key_rows, i):
                     return 0, i
@@ -148,10 +148,10 @@ def collect(  # type: ignore[no-untyped-def]
     chosen, record, is_old, base, key_rows, old_start, old_length, new_start, new_length,
     out_start, out_length,
 ):  # fmt: skip
-    """Cells of the chosen entries; is any of them missing for good?
+    """Collect the cells of the chosen entries; returns whether one of them stays missing.
 
-    An upsert's absent cell is the last present one of the entries it builds on; `MISSING` if those
-    don't hold it. A delete has its key's cells only.
+    An upsert's missing cell is the last present one of the entries that it builds on; `MISSING` if
+    they don't have it. A delete has only its key's cells.
     """
     rows = out_start.shape[0]
     missing = False
@@ -190,17 +190,20 @@ _NEGATIVE_ZERO = b"-0"
 
 @dataclass(slots=True)
 class KeyedChanges:
-    """One row per match key that the batch touches after its last truncate, by ascending version
-    (a key change: the old key's delete, then the new key's upsert, at one version).
+    """One row for each match key that the batch changes after its last truncate, by ascending
+    version.
+
+    A key change has two rows of one version: the old key's delete, then the new key's upsert.
 
     Attributes:
-        op: string[n], ``u`` (insert or update: the key has this state) or ``d`` (the key is gone).
+        op: string[n], ``u`` (insert or update: the key has this state) or ``d`` (the key is
+            deleted).
         version: int64[n].
-        rows: the target's columns; of a delete only the key's are set.
-        missing: list<int16>[n], indices of the target's columns that no record of the batch tells
-            (unchanged TOAST); null for a complete row. Such a row may only update these other
-            columns of a row that is there, never be inserted.
-        truncated_at: version of the batch's last truncate, which everything before it fell to; None
+        rows: the target's columns; a delete has only the key's.
+        missing: list<int16>[n], indices of the target's columns that no record of the batch
+            contains (unchanged TOAST); null for a complete row. An incomplete row may only update
+            the other columns of an existing row, never be inserted.
+        truncated_at: version of the batch's last truncate, which removed everything before it; None
             if there is none.
     """
 
@@ -214,8 +217,9 @@ class KeyedChanges:
         return len(self.op)
 
     def to_batch(self, prefix: str = "_") -> pa.RecordBatch:
-        """Flat: ``_op, _version``, the target's columns, ``_missing``. ``prefix`` must keep these
-        three apart from the table's own columns.
+        """Flat: ``_op, _version``, the target's columns, ``_missing``.
+
+        ``prefix`` must distinguish these three from the table's own columns.
         """
         names = [f"{prefix}op", f"{prefix}version", *self.rows.schema.names, f"{prefix}missing"]
         if len(set(names)) < len(names):
@@ -227,13 +231,13 @@ class KeyedChanges:
 def fold(
     records: pa.RecordBatch, schema: TableSchema, target: TableSchema | None = None
 ) -> KeyedChanges:
-    """Fold row changes that are all of ``schema`` to the newest state per match key.
+    """Fold row changes that are all of ``schema`` to the newest state of each match key.
 
     Args:
         records: a batch in the event log's record layout, in log order.
-        schema: the version the records were written under; its `match_key` is compared by the bytes
-            of the key's texts.
-        target: a version to give the rows in, as in `tidelog.codecs.decode.decode`.
+        schema: the version that the records were written under; its `match_key` is compared by the
+            bytes of the key's texts.
+        target: the version of the result, as in `tidelog.codecs.decode.decode`.
 
     Raises:
         DecodeError: as `decode`; or the table has no key, or a record lacks it.
@@ -289,7 +293,7 @@ def _key_rows(projection: Projection) -> Int32s:
 
 
 def _float_rows(projection: Projection) -> list[int]:
-    """Matrix rows of floating-point columns of the match key."""
+    """The matrix rows of the match key's floating-point columns."""
     schema = projection.schema
     numbers = [schema.column_index(name) for name in schema.match_key]
     floats = [n for n in numbers if schema.columns[n].logical.startswith("float")]
@@ -297,7 +301,7 @@ def _float_rows(projection: Projection) -> list[int]:
 
 
 def _without_sign_of_zero(data: UInt8s, start: Int32s, length: Int32s) -> None:
-    """``-0`` is the key ``0``: databases say that they are equal."""
+    """Replace ``-0`` by the key ``0``: databases treat them as equal."""
     chosen = np.flatnonzero(length == len(_NEGATIVE_ZERO))
     for at, byte in enumerate(_NEGATIVE_ZERO):
         chosen = chosen[data[start[chosen] + at] == byte]

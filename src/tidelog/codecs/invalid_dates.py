@@ -1,9 +1,10 @@
-"""Dates that MySQL and MariaDB hold and no calendar has, as keys: ``0000-00-00``, ``2024-02-31``.
+"""Key values for dates that MySQL and MariaDB store and no calendar has: ``0000-00-00``,
+``2024-02-31``.
 
-A key must say which row it is of, so that in a key such a date is no NULL but a date that no row of
-these servers can hold: of the years 1398 to 2 before Christ, which every destination but MySQL
-itself has. Each has its own (docs/adr/0022). Year 0, which MySQL has and history has not, is 1
-before Christ, as in ISO 8601.
+A key must identify its row, so in a key such a date is not NULL but a date that no row of these
+servers can have: of the years 1398 to 2 before Christ, which every destination except MySQL itself
+supports. Each invalid date has its own (docs/adr/0022). Year 0, which MySQL has and history does
+not, is 1 before Christ, as in ISO 8601.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from numba import njit
 
 from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
 
-# Each year has 51: month 0 (32 days), day 0 (12 months), and days that a month may lack: February's
-# 29th to 31st, the 31st of April, June, September and November.
+# Each year has 51 invalid dates: month 0 (32 days), day 0 (12 months), and days that a month may
+# lack: February's 29th to 31st, the 31st of April, June, September and November.
 OF_A_YEAR = 51
 FIRST = -1_230_000  # in days since 1970: 0000-00-00
-END = FIRST + 10_000 * OF_A_YEAR  # the first that is none of them
+END = FIRST + 10_000 * OF_A_YEAR  # the first day after them
 _YEAR_0, _YEAR_1 = -719_528, -719_162  # in days since 1970
 _DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
@@ -37,7 +38,7 @@ _MONTH_OF_LACKED = np.array([0, 0, 44, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0], np.int
 
 @njit(cache=True, nogil=True)
 def code(year, month, day):  # type: ignore[no-untyped-def]
-    """The days since 1970 that stand for a date that is none; END if nothing does."""
+    """The days since 1970 that represent an invalid date; END if there are none."""
     if month > 12 or day > 31:
         return np.int64(END)
     if month == 0:
@@ -52,7 +53,7 @@ def code(year, month, day):  # type: ignore[no-untyped-def]
 
 
 def value(text: str, kind: pa.DataType) -> pa.Array | None:
-    """The one date or timestamp that such a text means; None if it means none of them."""
+    """The date or timestamp that represents such a text; None if the text is not one of them."""
     found = _UNREAL.fullmatch(text)
     if found is None or not pa.types.is_temporal(kind) or pa.types.is_time(kind):
         return None
@@ -72,7 +73,7 @@ def value(text: str, kind: pa.DataType) -> pa.Array | None:
 
 
 def any_unreal(values: pa.Array) -> bool:
-    """Are there such dates, or any of year 0, among dates or timestamps?"""
+    """Return True if dates or timestamps include such dates, or dates of year 0."""
     kind = pa.int32() if pa.types.is_date(values.type) else pa.int64()
     least = pc.min(values.view(kind)).as_py()
     unit = 1 if pa.types.is_date(values.type) else _DAY_US
@@ -95,7 +96,7 @@ def texts(values: pa.Array) -> pa.StringArray:
 
 
 def _time(text: str) -> str:
-    """What follows the date, behind a space."""
+    """The part after the date, with its space."""
     _, space, time = text.partition(" ")
     return space + time
 

@@ -1,4 +1,6 @@
-"""Updates that change the key: downstream, a delete of the old key and a creation of the new."""
+"""Handles updates that change the key: downstream, a delete of the old key and a creation of the
+new one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tidelog.model.schema import TableSchema
 
 
 def moved_keys(decoded: Decoded, target: TableSchema) -> Bools:
-    """bool[n]: updates whose key is not that of the old row."""
+    """bool[n]: True for updates whose key differs from the old row's."""
     before, after = decoded.before, decoded.after
     assert before is not None
     assert after is not None
@@ -23,7 +25,7 @@ def moved_keys(decoded: Decoded, target: TableSchema) -> Bools:
     for name in target.match_key:
         at = before.type.get_field_index(name)
         old, new = before.field(at), after.field(at)
-        # A null old key is one that the record does not tell: unchanged.
+        # A null old key is not in the record: it is unchanged.
         differs = pc.fill_null(pc.not_equal(old, new), False)
         if name in target.nan_key and (target.identity_kind == "f" or name in target.identity):
             differs = pc.or_(differs, pc.not_equal(old.is_null(), new.is_null()))  # NaN
@@ -32,8 +34,10 @@ def moved_keys(decoded: Decoded, target: TableSchema) -> Bools:
 
 
 def doubled(moved: Bools) -> tuple[Int64s, Bools]:
-    """Where each of ``m`` events comes from if a moved record gives two: int64[m], the record;
-    bool[m], is it the first of two, the old key's delete?
+    """Expand each key change of ``n`` records to two events.
+
+    Returns int64[m], the record of each event; and bool[m], True for the first of two, the old
+    key's delete.
     """
     at = np.repeat(np.arange(len(moved), dtype=np.int64), 1 + moved)
     first = np.zeros(len(at), np.bool_)

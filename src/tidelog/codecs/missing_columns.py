@@ -1,6 +1,6 @@
-"""The columns that a row lacks: flags bool[n, columns], and the lists that travel with the rows.
+"""Missing columns of rows: flags bool[n, columns], and the lists that are delivered with the rows.
 
-A list is null for a row that is complete.
+A list is null for a complete row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tidelog.model.records import Bools, Int64s, bitmap
 from tidelog.model.schema import TableSchema
 
-# Only these are stored out of line by PostgreSQL, so only these can be unchanged TOAST.
+# PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
 _OUT_OF_LINE = ("text", "binary", "bytes", "decimal")
 
 
@@ -26,7 +26,7 @@ def columns_that_may_lack(schema: TableSchema) -> frozenset[str]:
             for column in schema.columns
             if column.logical.partition("(")[0] in _OUT_OF_LINE
         )
-    # A binlog_row_image that is not FULL leaves out whatever has not changed.
+    # A binlog_row_image other than FULL leaves out unchanged columns.
     return frozenset(schema.column_names) - set(schema.match_key)
 
 
@@ -46,8 +46,10 @@ def missing_names(missing: Bools | None, columns: Sequence[str], n: int) -> pa.L
 
 
 def named_lists(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """Lists of indices as lists of names; lists of names stay as they are, but for their type:
-    Spark's elements may be marked as never null, which some of Arrow's functions don't take.
+    """Convert lists of indices to lists of names.
+
+    Lists of names only change their type: Spark may mark elements as never null, which some of
+    Arrow's functions reject.
     """
     if not pa.types.is_integer(lists.type.value_type):
         return lists.cast(pa.list_(pa.string()))
@@ -58,7 +60,7 @@ def named_lists(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
 
 
 def missing_flags(lists: pa.ListArray, columns: int) -> Bools:
-    """Lists of indices as bool[n, columns]."""
+    """Convert lists of indices to bool[n, columns]."""
     out = np.zeros((len(lists), columns), np.bool_)
     out[np.repeat(np.arange(len(lists)), _lengths(lists)), lists.flatten().to_numpy()] = True
     return out

@@ -1,6 +1,5 @@
-"""Columns → a text for each row, put together by kernels
-(`tidelog.codecs.columns.concatenation`): what `pyarrow.compute.binary_join_element_wise`
-does, in a fifth of its time.
+"""Concatenates columns to one text for each row, with kernels: the function of
+`pyarrow.compute.binary_join_element_wise`, in a fifth of its time.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from numba import njit
 from tidelog.codecs.columns.memory import copy_bytes, read_byte, read_int32, read_int64
 from tidelog.model.records import Bools, Int64s, UInt8s, bitmap
 
-# The slots of a piece.
+# Indexes of a piece's fields.
 KIND = 0
-VALUES = 1  # address: of bytes; of `NUMBERS` of int64[n]
-BOUNDS = 2  # address of int32[n + 1] or int64[n + 1], by the kind
-VALID = 3  # address of bool[n]; 0: all are
+VALUES = 1  # address of the bytes; for `NUMBERS` of int64[n]
+BOUNDS = 2  # address of int32[n + 1] or int64[n + 1], depending on the kind
+VALID = 3  # address of bool[n]; 0: all are valid
 LEAD, LEAD_SIZE = 4, 5
 OPENING, OPENING_SIZE = 6, 7
 CLOSING, CLOSING_SIZE = 8, 9
@@ -31,18 +30,18 @@ FIELDS = 10
 NUMBERS = 0
 TEXTS = 1
 LARGE_TEXTS = 2
-NOTHING = 3  # the lead is all
+NOTHING = 3  # only the lead
 
 _SPACE, _QUOTE, _BACKSLASH = np.uint8(0x20), np.uint8(ord('"')), np.uint8(ord("\\"))
-_FOUR_BYTES = np.uint8(0xF0)  # the first of UTF-8's longest characters
+_FOUR_BYTES = np.uint8(0xF0)  # the first byte of UTF-8's longest characters
 _TEN, _HUNDRED, _THOUSAND, _TEN_THOUSAND = map(np.uint64, (10, 100, 1000, 10_000))
 _PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8)
 
 
 @njit(cache=True, nogil=True)
 def _any_escape(data, low, high):  # type: ignore[no-untyped-def]
-    """Is there a byte in ``data[low:high]`` that JSON texts do not hold as it is, or one of a
-    character beyond U+FFFF?
+    """Return True if a byte in ``data[low:high]`` must be escaped in JSON text, or belongs to a
+    character beyond U+FFFF.
     """
     found = False
     for i in range(low, high):
@@ -62,13 +61,13 @@ def _digits(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _magnitude(value):  # type: ignore[no-untyped-def]
-    """uint64, of the least int64 as well."""
+    """The absolute value as uint64, also of the smallest int64."""
     return np.uint64(value) if value >= 0 else ~np.uint64(value) + np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
 def _bounds(kind, at, i):  # type: ignore[no-untyped-def]
-    """Where the cell of row ``i`` begins and ends."""
+    """The begin and end of row ``i``'s cell."""
     if kind == TEXTS:
         return np.int64(read_int32(at + 4 * i)), np.int64(read_int32(at + 4 * i + 4))
     return read_int64(at + 8 * i), read_int64(at + 8 * i + 8)
@@ -76,7 +75,7 @@ def _bounds(kind, at, i):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def ends(pieces, null_size, out):  # type: ignore[no-untyped-def]
-    """Fill int64[n + 1] ``out`` with where the rows' texts end, behind a 0."""
+    """Fill int64[n + 1] ``out`` with 0 and the ends of the rows' texts."""
     out[:] = 0
     for p in range(len(pieces)):
         piece = pieces[p]
@@ -132,7 +131,7 @@ def write(pieces, null, null_size, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _number(value, out, place):  # type: ignore[no-untyped-def]
-    """Write it in decimal digits; the place behind it."""
+    """Write the number in decimal digits; returns the position after it."""
     rest = _magnitude(value)
     if value < 0:
         out[place] = ord("-")
@@ -161,7 +160,9 @@ class TextCells:
 
     Attributes:
         values: text, bytes or integers (in decimal digits).
-        where: bool[n]: the others count as null.
+        opening: the text before each value.
+        closing: the text after each value.
+        where: bool[n]; the other values count as null.
     """
 
     values: pa.Array
@@ -173,7 +174,7 @@ class TextCells:
         return len(self.values)
 
     def texts(self) -> pa.StringArray:
-        """string[n], null where the value is."""
+        """string[n], null where the value is null."""
         found = join([self], "")
         valid = self.valid()
         if valid is None:
@@ -182,7 +183,7 @@ class TextCells:
         return pa.StringArray.from_buffers(len(self), *found.buffers()[1:], bits)
 
     def valid(self) -> Bools | None:
-        """bool[n]; None: all are."""
+        """bool[n]; None: all are valid."""
         if not self.values.null_count:
             return self.where
         valid: Bools = self.values.is_valid().to_numpy(zero_copy_only=False)
@@ -193,12 +194,12 @@ KeyPiece: TypeAlias = str | pa.Array | TextCells
 
 
 def join(pieces: Sequence[KeyPiece], null: str, *, large: bool = False) -> pa.Array:
-    """The pieces one after the other, row by row.
+    """Concatenate the pieces, row by row.
 
     Args:
-        pieces: constants; columns, all of one length ``n``, at least one of them.
-        null: what stands for a null.
-        large: large_string, which holds more than 2 GiB in all.
+        pieces: constants and at least one column; all columns have the same length ``n``.
+        null: the text for a null.
+        large: return large_string, which holds more than 2 GiB in all.
 
     Returns:
         string[n] without nulls, or large_string[n].
@@ -227,15 +228,15 @@ def join(pieces: Sequence[KeyPiece], null: str, *, large: bool = False) -> pa.Ar
 
 
 def has_escapes(texts: pa.Array) -> bool:
-    """Is there anything in the texts that JSON does not hold as it is, or a character beyond
-    U+FFFF?
-    """
+    """Return True if a text has a character that JSON must escape, or one beyond U+FFFF."""
     data, bounds = _cells(texts)
     return bool(_any_escape(data, bounds[0], bounds[-1]))
 
 
 class _Joining:
-    """Pieces as the kernels take them; what their addresses lead to lives as long as this."""
+    """Converts pieces to the kernels' form; the memory behind its addresses lives as long as this
+    object.
+    """
 
     def __init__(self) -> None:
         self._rows: list[list[int]] = []
@@ -251,10 +252,10 @@ class _Joining:
         valid = cells.valid()
         n = len(cells) if self._n is None else self._n  # 0: the first column has no rows
         if {len(cells), len(cells if valid is None else valid)} != {n}:
-            raise ValueError("columns of different lengths are no rows")  # kernels would not see it
+            raise ValueError("columns of different lengths are no rows")  # kernels don't check
         self._n = n
         opening, closing = cells.opening.encode(), cells.closing.encode()
-        if valid is None:  # then they are constants like others
+        if valid is None:  # then opening and closing are constants like others
             self._lead += opening
             self._add(self._column(cells.values), 0, b"", b"")
             self._lead = closing
@@ -262,7 +263,7 @@ class _Joining:
             self._add(self._column(cells.values), self._address(valid), opening, closing)
 
     def described(self) -> tuple[int, Int64s]:
-        """How many rows there are, and the pieces of each."""
+        """The number of rows, and the pieces of each row."""
         if self._lead:
             self._add((NOTHING, 0, 0), 0, b"", b"")
         rows = np.array(self._rows, np.int64)
@@ -283,7 +284,7 @@ class _Joining:
         self._lead = b""
 
     def _column(self, values: pa.Array) -> tuple[int, int, int]:
-        """Kind, address of the values, address of the bounds."""
+        """The kind, the address of the values, the address of the bounds."""
         kind = values.type
         if not len(values):
             return NOTHING, 0, 0
@@ -309,13 +310,13 @@ class _Joining:
 
 
 def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
-    """The bytes of the values, and int64[n + 1] bounds in them."""
+    """The bytes of the values, and their int64[n + 1] bounds."""
     kind = values.type
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
         values = values.cast(pa.large_string())
         large = True
-    if not len(values):  # Java's Arrow leaves out the one offset that there is
+    if not len(values):  # Java's Arrow leaves out the only offset of an empty array
         return _NOTHING, _read_only(np.zeros(1, np.int64))
     _, offsets, content = values.buffers()
     width = np.int64 if large else np.int32
@@ -325,7 +326,7 @@ def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
 
 
 def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A read-only view, so that the kernels are compiled once."""
+    """A read-only view, so that the kernels are compiled only once."""
     found = values.view()
     found.flags.writeable = False
     return found

@@ -1,4 +1,5 @@
-"""A column's cells (the source's text output under pinned session settings) → an Arrow array.
+"""Converts a column's cells (the source's text output under fixed session settings) to an Arrow
+array.
 
 docs/reference/types.md is the user's view of this module.
 """
@@ -31,7 +32,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "text": pa.string(),
     "bytes": pa.binary(),
 }
-_INTEGERS = {  # NumPy's limits take as long to ask for as hundreds of values to read
+_INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of values
     pa.from_numpy_dtype(dtype): (
         dtype,
         np.int64(np.iinfo(dtype).min),
@@ -44,8 +45,10 @@ _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
 
 class CellError(Exception):
-    """The cell of ``row`` is not of the column's type. Turned into a DecodeError by the caller,
-    which knows names and versions; it holds no value on purpose.
+    """The cell of ``row`` does not fit the column's type.
+
+    The caller converts it to a DecodeError with names and versions; it contains no value on
+    purpose.
     """
 
     def __init__(self, row: int) -> None:
@@ -54,7 +57,7 @@ class CellError(Exception):
 
 
 class ColumnTooLargeError(Exception):
-    """The column's texts are more than int32 offsets can hold: decode fewer records at once."""
+    """The column's text exceeds int32 offsets: decode fewer records at once."""
 
 
 @lru_cache(maxsize=1024)
@@ -89,10 +92,10 @@ def column(
         start: int32[n].
         length: int32[n].
         logical: the type that the texts were written as.
-        target: the type to give, ``logical`` if None. The texts are parsed as ``target``, which is
-            what ALTER TYPE in the source does, but for the two cases below.
-        unreal_dates: what becomes of dates that no calendar has (``0000-00-00``), as
-            `tidelog.codecs.columns.time_kernels` counts.
+        target: the type of the result; ``logical`` if None. The texts are parsed as ``target``, as
+            ALTER TYPE in the source does, except in the two cases below.
+        unreal_dates: how to convert dates that no calendar has (``0000-00-00``), see
+            `tidelog.codecs.columns.time_kernels`.
 
     Raises:
         CellError: a text is not of the type, or does not fit.
@@ -117,7 +120,7 @@ def column(
 
 
 def validity(length: Int32s) -> pa.Buffer | None:
-    """Arrow's validity bitmap, None if no length is negative."""
+    """Arrow's validity bitmap; None if no length is negative."""
     valid = length >= 0
     if valid.all():
         return None

@@ -1,10 +1,10 @@
 """HOT PATH. One pass over whole binlog events; measured by ``benchmarks/bench_binlog_scan.py``.
 
-The kernel frames transactions, verifies checksums, counts ordinals and cuts rows events into the
-event log's payloads, one a row. It looks at lengths only; rows are decoded by executors.
-Formats: `tidelog.codecs.mysql.binlog.events`. Little-endian throughout.
+The kernel frames transactions, verifies checksums, counts ordinals and splits rows events into the
+event log's payloads, one per row. It only reads lengths; executors decode rows. Formats:
+`tidelog.codecs.mysql.binlog.events`. Little-endian throughout.
 
-Everything that comes from the stream is checked against the event's end before it is read.
+Every length from the stream is checked against the event's end before it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BEFORE_AND_AFTER = 3  # both flags of the payload
 
 @njit(inline="always")
 def is_rows(typed: int) -> bool:
-    """Is it the type of a rows event?"""
+    """Return True for the type of a rows event."""
     return (
         t.WRITE_V1 <= typed <= t.DELETE_V1
         or t.WRITE <= typed <= t.DELETE
@@ -46,7 +46,7 @@ def is_rows(typed: int) -> bool:
 
 @njit(inline="always")
 def table_number(table_id: int, ids: Int64s, numbers: Int64s) -> int:
-    """Which row of the tables has the id; -1: none. ``ids`` are sorted."""
+    """The table's row with the id; -1: none. ``ids`` are sorted."""
     low = 0
     high = len(ids)
     while low < high:
@@ -62,7 +62,7 @@ def table_number(table_id: int, ids: Int64s, numbers: Int64s) -> int:
 
 @njit(nogil=True)
 def same_map(data: UInt8s, body: int, body_end: int, maps: UInt8s, table: Int64s) -> bool:
-    """Is ``data[body:body_end]`` the table map that is known?"""
+    """Return True if ``data[body:body_end]`` is the known table map."""
     known = table[MAP_START]
     if table[MAP_END] - known != body_end - body:
         return False
@@ -74,7 +74,7 @@ def same_map(data: UInt8s, body: int, body_end: int, maps: UInt8s, table: Int64s
 
 @njit(nogil=True)
 def columns_of(data: UInt8s, typed: int, at: int, body_end: int) -> tuple[int, int]:
-    """Where the bitmaps of a rows event begin, and how many columns it has; -1: it is malformed.
+    """The position of a rows event's bitmaps, and its number of columns; -1: it is malformed.
 
     ``at``: the end of its table id and flags.
     """
@@ -98,7 +98,7 @@ def columns_of(data: UInt8s, typed: int, at: int, body_end: int) -> tuple[int, i
 
 @njit(nogil=True)
 def options_end(data: UInt8s, at: int, end: int, table: Int64s) -> int:
-    """The end of what precedes the new image of a partial update; -1: it is malformed."""
+    """The end of the bytes before the new image of a partial update; -1: it is malformed."""
     if at + 1 > end or data[at] > 250:
         return -1
     if data[at] & 1:
@@ -123,17 +123,17 @@ def write_payload(
     payload: UInt8s,
     used: int,
 ) -> int:
-    """Write a row's payload from ``used`` on; where it ends.
+    """Write a row's payload from ``used`` on; returns its end.
 
     Args:
         data: the events.
-        bits: where the bitmaps of present columns are: one, or two of an update.
+        bits: the position of the bitmaps of present columns: one, or two for an update.
         images: the beginning of the first image, its end, and the end of the second one.
         row_flags: which images there are.
         table: the table's slots.
         walks: see `kernels.scan.scan`.
-        payload: has room for it.
-        used: of ``payload``.
+        payload: a buffer with room for it.
+        used: the bytes of ``payload`` in use.
     """
     row, middle, end = images
     columns = table[COLUMNS]
@@ -163,7 +163,7 @@ def write_payload(
 
 @njit(inline="always")
 def is_word(data: UInt8s, start: int, end: int, word: bytes) -> bool:
-    """Is ``data[start:end]`` this word?"""
+    """Return True if ``data[start:end]`` is this word."""
     if end - start != len(word):
         return False
     for i in range(len(word)):  # noqa: SIM110 (numba)
@@ -174,7 +174,7 @@ def is_word(data: UInt8s, start: int, end: int, word: bytes) -> bool:
 
 @njit(inline="always")
 def is_after(position: int, ordinal: int, last_position: int, last_ordinal: int) -> bool:
-    """Does the record lie behind the last one?"""
+    """Return True if the record is after the last one."""
     return position > last_position or (position == last_position and ordinal > last_ordinal)
 
 
@@ -183,7 +183,9 @@ def source_of(
     data: UInt8s, start: int, mariadb: bool, sources: UInt8s, count: int, last: int
 ) -> int:
     """The row of ``sources`` that numbered the GTID event at ``start``; -1: none of the first
-    ``count``. ``last``: the row to try first, -1 if there is none.
+    ``count``.
+
+    ``last``: the row to try first, -1 if there is none.
     """
     body = start + HEADER_BYTES
     for k in range(-1, count):
@@ -211,10 +213,10 @@ def source_of(
 
 @njit(nogil=True)
 def commit_ts_of(data: UInt8s, start: int, body_end: int, mariadb: bool) -> int:
-    """When the group of the GTID event at ``start`` was committed, microseconds since 1970."""
+    """The commit time of the group with the GTID event at ``start``, microseconds since 1970."""
     body = start + HEADER_BYTES
     if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
-        # When it was committed on this server, microseconds in 55 bits.
+        # The commit time on this server, microseconds in 55 bits.
         told_ts = uint32_at(data, body + 42) | uint24_at(data, body + 46) << 32
         told_ts &= (1 << 55) - 1
         if told_ts:
@@ -252,7 +254,7 @@ def scan(
     gtid_number: Int64s,
     gtid_source: Int32s,
 ) -> int:
-    """Scan events from ``first`` on until the end, lack of room, or one that Python must see.
+    """Scan events from ``first`` on until the end, lack of room, or one that Python must process.
 
     Args:
         data: the events.
@@ -260,16 +262,17 @@ def scan(
             checked the first and the last.
         first: the event to begin at (after ``state[ROW_AT]`` bytes of it).
         ids: sorted table ids.
-        numbers: which row of ``tables`` each has.
+        numbers: the row of ``tables`` of each id.
         tables: int64[k, TABLE_SLOTS].
         walks: int32[..., 3], for each column the bytes of its length prefix (0: none), the length
-            of values without one, and 1 if an update of it is to be noticed.
-        steps: int32[..., 2], for a row without NULLs: bytes to pass, then the length prefix of a
+            of values without one, and 1 if its updates are to be noticed.
+        steps: int32[..., 2], for a row without NULLs: bytes to skip, then the length prefix of a
             column of variable length.
         maps: the tables' maps, back to back.
-        sources: uint8[..., 16], who numbers transactions: a uuid, or domain and server id.
+        sources: uint8[..., 16], the sources of transaction numbers: a uuid, or domain and server
+            id.
         state: int64[STATE_SLOTS], read and written.
-        kind: uint8[r], out, as all that follow: the columns of `LogBatch`, written from 0 on.
+        kind: uint8[r], out, like all that follow: the columns of `LogBatch`, written from 0 on.
         schema_id: int32[r].
         position: int64[r].
         ordinal: int64[r].
@@ -356,7 +359,8 @@ def scan(
                         break
                     at = body_end
                 elif tables[number, s.COLUMNS] < 0:
-                    # What counts rows elsewhere counts events, and any change may be the noticed.
+                    # Such a table counts events instead of rows, and any change may be one to
+                    # notice.
                     table = tables[number]
                     if is_after(record_position, next_ordinal, last_position, last_ordinal):
                         if typed in (t.DELETE, t.DELETE_V1):

@@ -1,17 +1,17 @@
-"""PostgreSQL's pgoutput stream (protocol version 1) → records of the event log, sans-IO.
+"""Scans PostgreSQL's pgoutput stream (protocol version 1) into records of the event log, sans-IO.
 
-`PgoutputScanner` takes the payloads of XLogData messages and gives `LogBatch`es, with what a
-consumer must see in its place between them. Rows stay wire bytes; nothing here decodes a value.
+`PgoutputScanner` takes the payloads of XLogData messages and yields `LogBatch`es, with other items
+in order between them. Rows stay wire bytes; nothing here decodes a value.
 
 **Ordinals.** Every row message, every transactional logical message and every relation of a
-truncate counts one within its transaction, from 0, before any filter: the count depends on the wire
-alone, so that ``(position, ordinal)`` names the same record after a restart with other filters.
+truncate counts as one within its transaction, from 0, before any filter: the count depends only on
+the wire, so that ``(position, ordinal)`` names the same record after a restart with other filters.
 
-**Truncate.** One message may name several relations. Each captured one gets a record of its own,
-whose payload is the message narrowed to that relation.
+**Truncate.** One message may name several relations. Each captured one gets its own record, whose
+payload is the message reduced to that relation.
 
-**Stream Abort** is the one message of a later protocol version that is skipped: PostgreSQL 18 sends
-it to everyone (`scan_kernel`). Anything else that streaming would send is an error.
+**Stream Abort** is the only message of a later protocol version that is skipped: PostgreSQL 18
+sends it to every client (`scan`). All other messages of streaming are errors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidelog.codecs.postgres.messages import (
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s, readonly
 
-# Slots of the state array, which carries everything from one call to the next.
+# Indexes of the state array, which carries everything from one call to the next.
 IN_TRANSACTION = 0
 FINAL_LSN = 1  # of the open transaction: its commit record, as announced by Begin
 COMMIT_TS = 2  # microseconds since 1970
@@ -45,7 +45,7 @@ NEXT_ORDINAL = 4
 COMMIT_END = 5  # end of the last complete transaction of this stream, 0 before
 LAST_POSITION = 6  # (position, ordinal) of the last record counted, or what to resume after
 LAST_ORDINAL = 7
-NEXT_XID = 8  # the highest transaction id seen, 64 bits: what xids are widened by
+NEXT_XID = 8  # the highest transaction id read, 64 bits: the base for widening xids
 CURSOR = 9  # out: index of the message that stopped the kernel
 RECORDS = 10  # out: records written
 PAYLOAD_BYTES = 11  # out: payload bytes written
@@ -95,19 +95,19 @@ def scan(
     payload_offsets: Int32s,
     payload: UInt8s,
 ) -> int:
-    """Scan messages from ``first`` on until the end or one that Python must see.
+    """Scan messages from ``first`` on until the end or one that Python must process.
 
     Args:
         data: the messages.
         offsets: int64[n + 1]; message ``i`` is ``data[offsets[i]:offsets[i + 1]]``. The caller has
             checked the first and the last.
-        first: the message to begin at. Records are written from index ``first`` of the columns
-            on and payload from ``offsets[first] - offsets[0]`` on, so that consecutive calls on one
+        first: the message to begin at. Records are written from index ``first`` of the columns on
+            and payload from ``offsets[first] - offsets[0]`` on, so that consecutive calls on one
             set of columns never overlap.
         relations: sorted relation ids.
         relation_schemas: their schema ids (0: drop the rows, WATCHED: stop at them).
         state: int64[STATE_SLOTS], read and written.
-        kind: uint8[n], out, as all that follow: the columns of `LogBatch`.
+        kind: uint8[n], out, like all that follow: the columns of `LogBatch`.
         schema_id: int32[n].
         position: int64[n].
         ordinal: int64[n].
@@ -132,7 +132,7 @@ def scan(
     count = len(offsets) - 1
     begin_of_all = offsets[0]
     end_of_all = offsets[count]
-    column = first  # where the next record goes
+    column = first  # the index of the next record
     payload_base = offsets[first] - begin_of_all
     used = 0
     run_start = run_end = offsets[first]  # captured bytes not copied yet
@@ -219,7 +219,7 @@ def scan(
                 code = OUT_OF_ORDER
                 break
             transaction_ts = int64_at(data, start + 9) + POSTGRES_EPOCH_US
-            # The 64-bit id nearest to the newest one known: live ids span less than 2^31.
+            # The 64-bit id nearest to the newest known one: live ids span less than 2^31.
             low_xid = uint32_at(data, start + 17)
             distance = (low_xid - next_xid) & 0xFFFFFFFF
             if distance >= 1 << 31:
@@ -255,8 +255,9 @@ def scan(
             # PostgreSQL 18 announces some aborts although streaming is off and nothing of the
             # transaction was sent: reorderbuffer.c finds a large transaction aborted before it is
             # spilled (ReorderBufferCheckAndTruncateAbortedTXN) and marks its subtransactions as
-            # streamed, so that their abort calls stream_abort. It stands where the abort record
-            # was decoded, hence between transactions; it is no record and moves nothing.
+            # streamed, so that their abort calls stream_abort. The message is sent where the abort
+            # record was decoded, hence between transactions; it is no record and changes no
+            # position.
             if length != _STREAM_ABORT_BYTES:
                 code = MALFORMED
                 break
@@ -299,7 +300,7 @@ __all__ = [
 ]
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
-"""Resume of a log that holds nothing yet."""
+"""Resume position of a log without records."""
 
 MAX_FEED_BYTES = 1 << 30
 """A batch's payload offsets are int32; larger inputs are scanned in parts."""
@@ -322,12 +323,12 @@ Scanned = LogBatch | RelationSeen | TypeSeen | LogicalMessage | RowOf
 
 
 class PgoutputScanner:
-    """Scans one stream from START_REPLICATION on. Not thread-safe; of no use after an error.
+    """Scans one stream from START_REPLICATION on. Not thread-safe; must not be used after an error.
 
     Args:
-        resume: records up to its ``(position, ordinal)`` are skipped, None: nothing is.
-        xid_epoch_base: the server's next transaction id as 64 bits when the stream starts;
-            the wire's 32-bit ids are widened to the nearest value.
+        resume: records up to its ``(position, ordinal)`` are skipped; None: none are.
+        xid_epoch_base: the server's next transaction id as 64 bits when the stream starts; the
+            wire's 32-bit ids are widened to the nearest value.
     """
 
     def __init__(self, resume: Resume | None = None, xid_epoch_base: int = 0) -> None:
@@ -339,13 +340,13 @@ class PgoutputScanner:
         self._state[NEXT_XID] = xid_epoch_base
         self._bindings: dict[int, int] = {}
         self._index_bindings()
-        # Compiles (or loads) the kernel now and not in the middle of the stream.
+        # Compiles or loads the kernel now and not in the middle of the stream.
         for _ in self.feed(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)):
             pass
 
     @property
     def resume(self) -> Resume:
-        """Where a restart goes on once everything yielded so far is durable."""
+        """The resume position for a restart once everything yielded so far is durable."""
         return Resume(
             acknowledge=self.commit_end,
             position=int(self._state[LAST_POSITION]),
@@ -363,32 +364,34 @@ class PgoutputScanner:
 
     @property
     def commit_end(self) -> int:
-        """End LSN of the last complete transaction, at least the resume's ``acknowledge``."""
+        """End LSN of the last complete transaction, at least the resume position's
+        ``acknowledge``.
+        """
         return max(self._acknowledged, int(self._state[COMMIT_END]))
 
     def bind(self, relation_id: int, schema_id: int, *, watch: bool = False) -> None:
-        """Say what becomes of a relation's rows: their schema version, 0 to drop them.
+        """Set how a relation's rows are processed: their schema version, or 0 to drop them.
 
-        Must be called for each `RelationSeen` before the next item is taken.
+        Call it for each `RelationSeen` before the next item is taken.
 
         Args:
             relation_id: the relation's oid on the wire.
-            schema_id: stored in each record; 0: rows are counted and dropped.
+            schema_id: the number stored in each record; 0: rows are counted and dropped.
             watch: yield each row as a `RowOf` instead.
         """
         self._bindings[relation_id] = WATCHED if watch else schema_id
         self._index_bindings()
 
     def feed(self, data: UInt8s, offsets: Int64s) -> Iterator[Scanned]:
-        """Scan messages back to back; take all items before the next feed.
+        """Scan messages back to back; take all items before the next call.
 
         Args:
             data: uint8[...]; may be reused once the iterator is exhausted.
             offsets: int64[n + 1]; message ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
 
         Yields:
-            In the stream's order: `LogBatch`es (never empty, with memory of their own) and what
-            stands between them.
+            In the stream's order: `LogBatch`es (never empty, with memory of their own) and the
+            other items between them.
 
         Raises:
             DecodeError: the stream is not pgoutput; what precedes the fault is yielded first.
@@ -472,7 +475,7 @@ class PgoutputScanner:
                 yield from self._special(data[start:end].tobytes())
                 first = cursor + 1
                 continue
-            # Any role may write millions of them: all in a row, without the kernel in between.
+            # Any role may write millions of them: process a run of them without calling the kernel.
             while start < end <= offsets[-1] and data[start] == _MESSAGE:
                 end_of_looked_at = min(end, start + MAX_MESSAGE_BYTES + 1)
                 yield from self._special(data[start:end_of_looked_at].tobytes())
@@ -519,7 +522,7 @@ class PgoutputScanner:
                 self._state[LAST_ORDINAL] = 0
                 yield LogicalMessage(False, prefix, content, lsn, 0)
         else:
-            # Never sent there with streaming off; if it is, it must not move our resume.
+            # Never sent there with streaming off; if it is, it must not move the resume position.
             yield LogicalMessage(False, prefix, content, lsn, 0)
 
     def _truncate(self, message: bytes) -> Iterator[LogBatch | RowOf]:
@@ -563,7 +566,7 @@ class PgoutputScanner:
         return int(self._state[LAST_POSITION]), int(self._state[LAST_ORDINAL])
 
     def _count_one(self) -> bool:
-        """Count a record of the open transaction; False if it is skipped by the resume."""
+        """Count a record of the open transaction; False if it is before the resume position."""
         state = self._state
         here = int(state[FINAL_LSN]), int(state[NEXT_ORDINAL])
         state[NEXT_ORDINAL] += 1

@@ -320,7 +320,7 @@ class BinlogScanner:
     def _special(
         self, data: UInt8s, offsets: Int64s, cursor: int, mode: int
     ) -> Generator[Scanned, None, int]:
-        """Take the event at ``cursor``, which the kernel left; the index of the next."""
+        """Process the event at ``cursor``, which the kernel did not; returns the next index."""
         state = self._state.slots
         start, end = int(offsets[cursor]), int(offsets[cursor + 1])
         event = data[start:end].tobytes()
@@ -346,7 +346,7 @@ class BinlogScanner:
         return cursor + 1
 
     def _event(self, body: bytes, header: Header, mode: int) -> Generator[Scanned, None, bool]:
-        """Any other event; True if the kernel can take it now."""
+        """Process any other event; True if the kernel can process it now."""
         kind = header.type
         if kind == EventType.TABLE_MAP:
             seen = parse_table_map(
@@ -392,14 +392,14 @@ class BinlogScanner:
     def _inflated(
         self, data: UInt8s, offsets: Int64s, cursor: int
     ) -> Generator[Scanned, None, int]:
-        """Compressed rows events of MariaDB, with what stands among them, as plain ones."""
+        """Scan MariaDB's compressed rows events, and the events between them, as plain ones."""
         checksum = bool(self._state.slots[kernel.CHECKSUM])
         joined, at = plain_events(data, offsets, cursor, checksum)
         yield from self._scan(joined, at, kernel.INFLATED)
         return cursor + len(at) - 1
 
     def _payload_event(self, body: bytes) -> Iterator[Scanned]:
-        """The events of a compressed transaction; they bear its position."""
+        """Scan the events of a compressed transaction; they have its position."""
         state = self._state.slots
         if not self._state.in_transaction:
             raise self._state.fault(f"TRANSACTION_PAYLOAD event {FAULTS[kernel.OUTSIDE]}")

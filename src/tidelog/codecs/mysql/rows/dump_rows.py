@@ -1,18 +1,18 @@
-"""Rows of a SELECT in MySQL's text protocol → DUMP_ROW records, as the bytes arrive.
+"""Converts rows of a SELECT in MySQL's text protocol to DUMP_ROW records, as the bytes arrive.
 
 ::
 
-    rows = ResultRows(schema)              # behind the column definitions of the result set
-    while not rows.ended:
-        rows.feed(buffer[: socket.recv_into(buffer)])
-    batch = rows.batch()                   # DUMP_ROW records in the order of the rows
-    rest = rows.rest                       # bytes behind the result set, none as a rule
+        rows = ResultRows(schema)              # after the column definitions of the result set
+        while not rows.ended:
+            rows.feed(buffer[: socket.recv_into(buffer)])
+        batch = rows.batch()                   # DUMP_ROW records in the order of the rows
+        rest = rows.rest                       # bytes after the result set, usually none
 
-The SELECT names the schema's columns in its order, plain but for FLOAT and DOUBLE (``col * 1e0``),
-under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
-PAD_CHAR_TO_FULL_LENGTH. What the server's texts and the log's differ in (BIT, geometries, ZEROFILL,
-surrogates) is made equal here. Any number of bytes may be fed at once; a row of 16 MiB and more,
-which comes in several packets, is put together.
+The SELECT lists the schema's columns in order, unchanged except for FLOAT and DOUBLE (``col *
+1e0``), under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
+PAD_CHAR_TO_FULL_LENGTH. Where the server's texts differ from the log's (BIT, geometries, ZEROFILL,
+surrogates), they are converted here. Any number of bytes may be fed at once; a row of 16 MiB or
+more, which arrives in several packets, is joined.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
 from tidelog.model.schema import Column, TableSchema
 
 HEADER_BYTES = 8  # tag, relation, tuple tag, column count
-CELL_BYTES = 17  # tag, length; and what a bit field's digits may take more than its bytes
+CELL_BYTES = 17  # tag, length; and the extra bytes of a bit field's digits
 
 AS_IS = 0
 NUMBER = 1  # without the leading zeros of ZEROFILL
 GEOMETRY = 2  # without the four bytes of the SRID
 BIT = 3  # bytes, to digits
 BIT_BOOL = 4  # one byte, to t or f
-WIDE = 5  # of a set that stores surrogates, which UTF-8 has not: a question mark each
+WIDE = 5  # of a set that stores surrogates, which UTF-8 can't: a question mark for each
 
 MORE = 0  # the kernel stopped because no whole packet follows
 END = 1  # at an EOF or OK packet
 ERROR = 2  # at an ERR packet
-CONTINUED = 3  # at a packet that goes on in the next one
+CONTINUED = 3  # at a packet that continues in the next one
 MALFORMED = 4
 
 PACKET_MAX = 0xFFFFFF
@@ -54,7 +54,9 @@ _INSERT, _NEW = ord("I"), ord("N")
 
 @njit(cache=True, nogil=True)
 def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
-    """Write the row at ``data[at:end]`` at ``payload[to:]``; where it ends, -1 if malformed."""
+    """Write the row at ``data[at:end]`` to ``payload[to:]``; returns its end, -1 if it is
+    malformed.
+    """
     columns = len(forms)
     payload[to] = _INSERT
     put_uint32(payload, to + 1, 0)
@@ -132,15 +134,15 @@ def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put_rows(data, forms, payload, to, offsets, rows, state):  # type: ignore[no-untyped-def]
-    """Write the rows of the whole packets in ``data``; why it stopped.
+    """Write the rows of the whole packets in ``data``; returns why it stopped.
 
     Args:
         data: uint8[...], received bytes, beginning at a packet's header.
         forms: uint8[columns].
-        payload: uint8[...] with room, from ``to`` on, for what ``data`` may hold.
-        to: where to write.
-        offsets: int64[...], out: where each row ends, from index ``rows`` + 1 on.
-        rows: how many rows were written before.
+        payload: uint8[...] with room, from ``to`` on, for the content of ``data``.
+        to: the position to write to.
+        offsets: int64[...], out: the end of each row, from index ``rows`` + 1 on.
+        rows: the number of rows written before.
         state: int64[3], out: bytes of ``data`` used, new ``to``, new ``rows``.
     """
     at = 0
@@ -194,7 +196,7 @@ class ResultError(ChunkError):
 
 
 def form_of(column: Column) -> int:
-    """What the kernel must do to the text of a column's cells."""
+    """How the kernel converts the text of a column's cells."""
     if column.type_id == types.GEOMETRY:
         return GEOMETRY
     if column.type_id == types.BIT:
@@ -207,19 +209,19 @@ def form_of(column: Column) -> int:
 
 
 class ResultRows:
-    """One result set's rows. Used by one thread.
+    """The rows of one result set. Used by one thread.
 
     Attributes:
-        ended: has the packet come that ends the result set?
-        rest: what was fed behind that packet.
-        rows: how many rows there are so far.
-        payload_bytes: of the records so far.
+        ended: True once the packet has arrived that ends the result set.
+        rest: the bytes fed after that packet.
+        rows: the number of rows so far.
+        payload_bytes: the bytes of the records so far.
     """
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         forms = {column.name: form_of(column) for column in schema.columns}
-        # A key stays what the server compares: the next chunk begins behind it.
+        # A key keeps its stored text, by which the server compares: the next chunk begins after it.
         forms |= {n: AS_IS for n in schema.match_key if forms[n] == WIDE}
         self._forms = np.array([*forms.values()], dtype=np.uint8)
         self._payload: UInt8s = np.empty(_FIRST_BYTES, dtype=np.uint8)
@@ -235,11 +237,11 @@ class ResultRows:
         self.payload_bytes = 0
 
     def feed(self, data: bytes | bytearray | memoryview | UInt8s) -> None:
-        """Take received bytes; they may be overwritten afterwards.
+        """Process received bytes; they may be overwritten afterwards.
 
         Raises:
             ResultError: the server reports an error instead of more rows.
-            DecodeError: the bytes are no rows of as many columns.
+            DecodeError: the bytes are not rows with this number of columns.
             ChunkError: the rows are more than a segment can hold.
         """
         received = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
@@ -277,14 +279,14 @@ class ResultRows:
         return dump_batch(Kind.DUMP_ROW, self._schema.schema_id, offsets, payload)
 
     def take(self) -> LogBatch:
-        """The rows so far; those that follow begin anew."""
+        """Return the rows so far, and start again with the following ones."""
         taken = self.batch()
         self._payload = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self.rows = self.payload_bytes = 0
         return taken
 
     def _rows_of(self, data: UInt8s) -> int:
-        """Write the rows of the whole packets in ``data``; why the kernel stopped."""
+        """Write the rows of the whole packets in ``data``; returns why the kernel stopped."""
         columns = len(self._forms)
         most = len(data) // (4 + max(columns, 1)) + 1
         self._make_room(len(data), most)
@@ -316,8 +318,8 @@ class ResultRows:
             self._offsets = offsets
 
     def _other(self, status: int, data: UInt8s) -> UInt8s | None:
-        """Handle the packet at ``data`` that is no plain row; what follows it, None if it is not
-        whole yet.
+        """Handle the packet at ``data`` that is not a plain row; returns the bytes after it, None
+        if it is incomplete.
         """
         if status == CONTINUED:
             return self._long_row(data)
@@ -339,7 +341,7 @@ class ResultRows:
         )
 
     def _long_row(self, data: UInt8s) -> UInt8s | None:
-        """Put a row together that takes several packets."""
+        """Join a row of several packets."""
         size = _row_bytes(data)
         if size > len(data):
             return None
@@ -361,7 +363,7 @@ class ResultRows:
 
 
 def _row_bytes(data: UInt8s) -> int:
-    """How many bytes the row at ``data`` has with its packets' headers, as far as can be told."""
+    """The bytes of the row at ``data`` with its packets' headers, as far as they are known."""
     at = 0
     while True:
         if at + 4 > len(data):

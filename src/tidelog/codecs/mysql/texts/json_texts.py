@@ -1,9 +1,11 @@
-"""MySQL's binary JSON → the text that the server prints, and changes to a document applied.
+"""Converts MySQL's binary JSON to the text that the server prints, and applies changes to a
+document.
 
 Format: MySQL internals, "JSON binary format" (``sql/json_binary.h``): a type byte, then the value.
-An object or array is: count, size (two bytes each, four if large), for an object the keys' places
-and lengths, the values' types and places (small values in the place's stead), keys, values. Partial
-updates: ``sql/json_diff.h``. `tidelog.codecs.mysql.texts.json_texts` does the common documents.
+An object or array is: count, size (two bytes each, four if large), for an object the keys'
+positions and lengths, the values' types and positions (small values instead of the position), keys,
+values. Partial updates: ``sql/json_diff.h``. The kernels convert common documents, Python code the
+others.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from tidelog.codecs.mysql.texts.digit_kernels import put_unsigned
 from tidelog.codecs.mysql.texts.number_kernels import put_decimal
 
 TEXT_FACTOR = 8
-"""A document's text has at most this many bytes for each of its own (a control character of a
-string takes six), and `TEXT_EXTRA`."""
+"""Factor of a document's largest text: at most this many bytes for each byte of its own (a control
+character of a string takes six), plus `TEXT_EXTRA`.
+"""
 TEXT_EXTRA = 64
 MAX_DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH
 
@@ -85,7 +88,7 @@ def _put_text(data, text, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
-    """Write the scalar of type ``kind`` at ``data[at:end]``; where it ends, `_BAD` or `_SLOW`."""
+    """Write the scalar of type ``kind`` at ``data[at:end]``; returns its end, `_BAD` or `_SLOW`."""
     if at >= end or to + 24 > limit:
         return np.int64(_BAD)
     if kind == _LITERAL:
@@ -126,7 +129,7 @@ def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
         if length > end - at:
             return np.int64(_BAD)
         if to + 6 * length + 2 > limit:
-            # Only where every byte is escaped, or values overlap, can it be as long.
+            # Only text with every byte escaped, or overlapping values, can be this long.
             needed = np.int64(2)
             for k in range(at, at + length):
                 escape = _ESCAPES[data[k]]
@@ -139,10 +142,10 @@ def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
-    """Write the document at ``data[at:end]``; where the text ends, `_BAD` or `_SLOW`.
+    """Write the document at ``data[at:end]``; returns the end of the text, `_BAD` or `_SLOW`.
 
-    ``stack``: int64[MAX_DEPTH + 1, 5]: where an object or array is and ends, its type, elements,
-    the next element's number.
+    ``stack``: int64[MAX_DEPTH + 1, 5]: the begin and end of an object or array, its type, its
+    number of elements, the next element's index.
     """
     kind = np.int64(data[at])
     at += 1
@@ -237,14 +240,16 @@ def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
-    """As `tidelog.codecs.mysql.texts.number_kernels`; bool[n] ``slow``: the documents left
-    to Python. ``data`` has room for what `TEXT_FACTOR` and `TEXT_EXTRA` say.
+    """Like `tidelog.codecs.mysql.texts.number_kernels`; bool[n] ``slow``: the documents left to
+    Python.
+
+    ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.
     """
     stack = np.zeros((MAX_DEPTH + 1, 5), dtype=np.int64)
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
-        if length[i] == 0:  # what the server writes for a document that it could not make
+        if length[i] == 0:  # the server writes this for a document that it could not build
             start[i] = to
             length[i] = 4
             to = _put_text(data, _NULL_TEXT, to)
@@ -281,11 +286,11 @@ _STEP = re.compile(rb'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(\d+)\]', re.DOTALL)
 _BASE64_LINE = 76
 
 Tree = dict[bytes, "Tree"] | list["Tree"] | bytes
-"""A document: objects by key, arrays, scalars as their texts."""
+"""A document: objects by key, arrays, scalars as text."""
 
 
 class MalformedJsonError(ValueError):
-    """The bytes are no binary JSON; it holds no value on purpose."""
+    """The bytes are not binary JSON; contains no value on purpose."""
 
 
 def text(document: bytes) -> bytes:
@@ -379,7 +384,7 @@ def _scalar(data: bytes, kind: int, at: int, end: int) -> bytes:
 
 
 def _variable(data: bytes, at: int, end: int) -> bytes:
-    """The bytes whose length stands before them, seven bits a byte."""
+    """The bytes after their length, which has seven bits per byte."""
     size = 0
     for shift in range(0, 35, 7):
         if at >= end:
@@ -397,8 +402,9 @@ def _variable(data: bytes, at: int, end: int) -> bytes:
 
 
 def double_text(value: float) -> bytes:
-    """A double as ``my_gcvt`` prints it: the shortest digits that give it again, with an exponent
-    where the point would stand more than 15 places away; ``.0`` behind whole numbers.
+    """A double as ``my_gcvt`` prints it: the shortest digits that read back as the same number.
+
+    It has an exponent if the point would be more than 15 digits away; whole numbers end in ``.0``.
     """
     mantissa, _, exponent = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
@@ -419,14 +425,14 @@ def double_text(value: float) -> bytes:
 
 
 def _opaque(kind: int, value: bytes) -> bytes:
-    """A value of a type of SQL's: decimals as numbers, temporals as texts, others as base64."""
+    """A value of an SQL type: decimals as numbers, temporals as text, others as base64."""
     if kind == types.NEWDECIMAL:
         return _decimal(value)
     if kind in _TEMPORALS and len(value) == 8:
         return b'"' + _TEMPORALS[kind](struct.unpack("<q", value)[0]).encode() + b'"'
     encoded = base64.b64encode(value)
     lines = [encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE)]
-    # As MySQL 9.7 prints it. 8.0.12 prints the line ends as they are, which is no JSON.
+    # As MySQL 9.7 prints it. 8.0.12 prints the line ends unescaped, which is invalid JSON.
     return b'"base64:type%d:' % kind + b"\\n".join(lines) + b'"'
 
 
@@ -479,7 +485,7 @@ def _written(tree: Tree) -> bytes:
         return tree
     if isinstance(tree, list):
         return b"[" + b", ".join(_written(item) for item in tree) + b"]"
-    # Objects are kept by the keys' length, then bytes.
+    # Objects are ordered by the keys' length, then bytes.
     keys = sorted(tree, key=lambda key: (len(key), key))
     return b"{" + b", ".join(_quoted(k) + b": " + _written(tree[k]) for k in keys) + b"}"
 
@@ -488,7 +494,7 @@ def _written(tree: Tree) -> bytes:
 
 
 def _packed(data: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes behind a packed length, and where they end."""
+    """The bytes after a packed length, and their end."""
     if at >= len(data):
         raise MalformedJsonError
     first = data[at]
@@ -502,7 +508,7 @@ def _packed(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _steps(path: bytes) -> list[bytes | int]:
-    """``$.a[0]."b c"`` without or with its ``$`` as keys and indices."""
+    """The keys and indices of ``$.a[0]."b c"``, with or without its ``$``."""
     steps: list[bytes | int] = []
     at = 1 if path.startswith(b"$") else 0
     while at < len(path):

@@ -1,8 +1,8 @@
-"""Gives binary cells of the binlog the texts that a SELECT shows, column by column.
+"""Converts binary cells of the binlog to the text that a SELECT shows, column by column.
 
 The texts are appended to a copy of the payloads, into which the cells then point: texts in UTF-8
-and bytes stay where they are, labels of ENUM are written once. What these texts are is the contract
-between the log, dump rows and `tidelog.codecs.columns.values` (docs/reference/types.md).
+and bytes stay in place, labels of ENUM are written once. These texts are the contract between the
+log, dump rows and `tidelog.codecs.columns.values` (docs/reference/types.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from tidelog.model.schema import Column
 
 @njit(cache=True, nogil=True)
 def members(data, start, length, binary, label_start, label_length):  # type: ignore[no-untyped-def]
-    """ENUM's number → the place of its label; 0 is the empty text. -1, or -1 - the bad row - 1."""
+    """Convert ENUM's numbers to the positions of their labels; 0 is the empty text. Returns 0, or
+    -1 - the bad row.
+    """
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -52,7 +54,7 @@ def members(data, start, length, binary, label_start, label_length):  # type: ig
 
 @njit(cache=True, nogil=True)
 def padded(data, start, length, binary, width, to):  # type: ignore[no-untyped-def]
-    """BINARY(width), whose zero bytes at the end the log leaves out."""
+    """Convert BINARY(width), whose trailing zero bytes the log omits."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0 or length[i] == width:
             continue
@@ -70,7 +72,7 @@ def padded(data, start, length, binary, width, to):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def without_srid(start, length, binary):  # type: ignore[no-untyped-def]
-    """Geometry: the well-known binary behind the four bytes of the SRID."""
+    """Convert geometries: the well-known binary follows the four bytes of the SRID."""
     for i in range(len(start)):
         if binary[i] and length[i] >= 4:
             start[i] += 4
@@ -84,13 +86,13 @@ _INTEGER_SIZES = {
     types.LONG: 4,
     types.LONGLONG: 8,
 }
-_INTEGER_TEXT = 20  # bytes of the longest
+_INTEGER_TEXT = 20  # bytes of the longest integer
 _MAX_BYTES = int(np.iinfo(np.int32).max)
-_ZLIB = 8  # the only way MariaDB compresses columns
+_ZLIB = 8  # MariaDB's only compression of columns
 
 
 class BadCellError(Exception):
-    """The cell of ``row`` is not of the column's type; it holds no value on purpose."""
+    """The cell of ``row`` is not of the column's type; contains no value on purpose."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -98,7 +100,7 @@ class BadCellError(Exception):
 
 
 class TooMuchTextError(Exception):
-    """The texts are more than int32 offsets can hold: decode fewer records at once."""
+    """The text exceeds int32 offsets: decode fewer records at once."""
 
 
 class Texts:
@@ -106,8 +108,8 @@ class Texts:
 
     Args:
         raw: uint8[...], the payloads.
-        columns: what the matrices' rows are.
-        cells: about how many binary cells a column has.
+        columns: the columns of the matrices' rows.
+        cells: approximate number of binary cells per column.
         keys: the names of the key's columns, whose texts are exact
             (`tidelog.codecs.mysql.texts.exact_texts`).
     """
@@ -124,19 +126,19 @@ class Texts:
         self._labels: dict[int, tuple[Int32s, Int32s]] = {}
 
     def buffer(self) -> UInt8s:
-        """What the cells point into."""
+        """The buffer that the cells point into."""
         data = self._data[: self._used]
         data.flags.writeable = False
         return data
 
     def convert(self, number: int, start: Int32s, length: Int32s, binary: Bools) -> None:
-        """Make the binary cells of column ``number`` texts, in place.
+        """Convert the binary cells of column ``number`` to text, in place.
 
         Args:
-            number: the column's.
+            number: the column's number.
             start: int32[n], into the buffer.
             length: int32[n].
-            binary: bool[n], is the cell a log row's?
+            binary: bool[n], True for a log row's cell.
 
         Raises:
             BadCellError: a cell is not of the column's type.
@@ -200,8 +202,11 @@ class Texts:
             self._characters(column, start, length, binary)
 
     def apply_partial(self, new: Image, old: Image, number: int) -> Bools:
-        """Make the cells of column ``number`` that hold changes to a document the changed one, as
-        text; missing where the record has no before image of it. bool[n]: which are texts now.
+        """Apply partial updates in column ``number``: their cells become the text of the changed
+        document.
+
+        A cell becomes missing where the record has no before image of it. Returns bool[n], True for
+        cells that are text now.
         """
         start, length = new.start[number], new.length[number]
         done = np.zeros(len(start), dtype=np.bool_)
@@ -224,7 +229,7 @@ class Texts:
         return done
 
     def _room(self, size: int) -> tuple[UInt8s, int]:
-        """(the buffer with room for ``size`` bytes more, where they begin)."""
+        """(the buffer with room for ``size`` bytes more, the position of this room)."""
         needed = self._used + size
         if needed > _MAX_BYTES:
             raise TooMuchTextError
@@ -244,7 +249,7 @@ class Texts:
         return to
 
     def _label_places(self, number: int) -> tuple[Int32s, Int32s]:
-        """Where an ENUM's labels are in the buffer, by number; 0 is the empty text."""
+        """The positions of an ENUM's labels in the buffer, by number; 0 is the empty text."""
         if number not in self._labels:
             texts = [b"", *(label.encode() for label in types.labels(self._columns[number]))]
             places = [self._append(text) for text in texts]
@@ -314,7 +319,7 @@ class Texts:
         )
 
     def _exact(self, charset: str, start: Int32s, length: Int32s, binary: Bools) -> Bools:
-        """Convert the cells whose text must say their bytes; bool[n]: which these are."""
+        """Convert the cells whose text must show their bytes; returns bool[n], True for these."""
         odd = binary & (length > 0)
         if exact_texts.is_plain_ascii(charset):
             charset_texts.not_ascii(self._data, start, length, binary, odd)
@@ -331,7 +336,7 @@ class Texts:
     def _each(
         self, convert: Callable[[bytes], bytes], start: Int32s, length: Int32s, chosen: Bools
     ) -> None:
-        """Convert cell by cell what no kernel does."""
+        """Convert cell by cell, for types without a kernel."""
         for row in np.flatnonzero(chosen & (length >= 0)):
             begin = int(start[row])
             cell = self._data[begin : begin + int(length[row])].tobytes()
@@ -343,7 +348,7 @@ class Texts:
 
 
 def float_texts(values: pa.Array) -> pa.Array:
-    """float64[n] → string[n], the canonical texts of floating-point numbers."""
+    """Convert float64[n] to string[n], the canonical texts of floating-point numbers."""
     return values.cast(pa.string())
 
 
@@ -354,7 +359,7 @@ def _checked(result: int) -> int:
 
 
 def _width(column: Column) -> int:
-    """The most bytes of a text of the column that a kernel writes, 0 for the other columns."""
+    """The most bytes of a text of the column that a kernel writes; 0 for other columns."""
     code, meta = column.type_id, types.metadata(column)
     if code in _INTEGER_SIZES or code == types.BIT:
         return _INTEGER_TEXT
@@ -372,8 +377,10 @@ def _width(column: Column) -> int:
 
 
 def _uncompressed(cell: bytes) -> bytes:
-    """A value of a COMPRESSED column of MariaDB: a byte that says how, then the value as it is
-    (0), or its size, big-endian, and what zlib made of it, bare or wrapped (``sql/field_comp.cc``).
+    """Decompress a value of MariaDB's COMPRESSED columns.
+
+    The first byte is the method; then the plain value follows (0), or its size, big-endian, and
+    zlib's output, raw or wrapped (``sql/field_comp.cc``).
     """
     if not cell:
         return b""

@@ -282,7 +282,7 @@ def bound_read_late(patch: Patch) -> None:
     def reading(self: MySqlChunkReader, request: Any) -> Any:
         rows = read(self, request)
         time.sleep(0.02)
-        rows.snapshot = BinlogSnapshot(binlog_end(self._marking()))
+        rows.snapshot = BinlogSnapshot(binlog_end(self._watermark_connection()))
         return rows
 
     patch.setattr(MySqlChunkReader, "read", reading)

@@ -84,7 +84,7 @@ class Log:
     @property
     def end(self) -> Resume:
         """Each place is asked for as it is written."""
-        return [self.logged.located(resume) for resume in self.capture.resumes][-1]
+        return [self.logged.with_gtids(resume) for resume in self.capture.resumes][-1]
 
     def start(self, last: Resume | None = None) -> Resume:
         return self.capture.start(last)

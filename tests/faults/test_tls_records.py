@@ -42,7 +42,7 @@ def secured(postgres: PostgresServer, tmp_path: Path) -> Iterator[Connection]:
 
 
 def statement(connection: Connection, query: str) -> int:
-    return async_results.sent(connection.pgconn, query.encode(), timeout_s=PROMPT_S).ntuples
+    return async_results.run_query(connection.pgconn, query.encode(), timeout_s=PROMPT_S).ntuples
 
 
 def copied(connection: Connection, query: str) -> int:
@@ -111,4 +111,4 @@ def test_rows_that_the_socket_does_not_tell_of_are_read(deaf: Deaf) -> None:
 
 def test_silence_still_ends_a_wait(deaf: Deaf) -> None:
     deaf.send_query_params(b"SELECT pg_sleep(30)", [])
-    assert not async_results.arrives(deaf, time.monotonic() + 0.3)  # type: ignore[arg-type]
+    assert not async_results.wait_result(deaf, time.monotonic() + 0.3)  # type: ignore[arg-type]

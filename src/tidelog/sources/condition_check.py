@@ -9,7 +9,7 @@ from tidelog.errors import ChunkDeniedError, ChunkRefusedError, TidelogError
 
 
 @contextmanager
-def only_refusals() -> Iterator[None]:
+def only_condition_errors() -> Iterator[None]:
     """Pass on only the errors that say that the server can't understand the condition.
 
     All other errors (a lock, a missing right, a lost connection) are ignored here: the dump itself

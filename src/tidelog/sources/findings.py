@@ -65,6 +65,6 @@ def connections(limit: int, least: int, fix: str, role: str) -> Finding:
     return Finding("connections", "ok", allowed)
 
 
-def matched(tables: int) -> str:
+def matching_message(tables: int) -> str:
     """The message that says how many tables will be captured."""
     return "1 table matches" if tables == 1 else f"{tables:,} tables match"

@@ -143,7 +143,7 @@ class KeySteps:
         self.room = limit - self._size if limit and (self._given > 1 or self._size) else 0
         return replace(self._request, keys=self._keys[self.read : self.read + self._given])
 
-    def took(self, size: int) -> None:
+    def count_step(self, size: int) -> None:
         """Count the step's keys as read; their rows have ``size`` bytes."""
         self.read += self._given
         self._size += size
@@ -151,7 +151,7 @@ class KeySteps:
             room = (limit - self._size) / 2 / max(self.row_bytes, self._row_bytes, 1.0)
             self._step = min(KEYS_GROWTH * max(self._given, FIRST_KEYS), int(room))
 
-    def overflowed(self) -> bool:
+    def note_overflow(self) -> bool:
         """Note that the step's rows exceed its room.
 
         Returns False if the chunk ends before this step; True if its rows are dropped and the next

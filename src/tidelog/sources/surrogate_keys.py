@@ -14,7 +14,7 @@ def surrogate_key(
     """The columns of the first matching pattern; () if none matches, or if the table lacks a
     column: then `unfit_key` says why.
     """
-    columns = _named(keys, table)
+    columns = _matching_columns(keys, table)
     return columns if set(columns) <= set(present) else ()
 
 
@@ -24,7 +24,7 @@ def unfit_key(
     """Why a matching pattern gives the table no key; None if no pattern matches, or the
     key fits.
     """
-    missing = [name for name in _named(keys, table) if name not in present]
+    missing = [name for name in _matching_columns(keys, table) if name not in present]
     if not missing:
         return None
     return (
@@ -33,5 +33,5 @@ def unfit_key(
     )
 
 
-def _named(keys: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
+def _matching_columns(keys: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
     return next((tuple(columns) for name, columns in keys.items() if matches([name], table)), ())

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 RENAMED = "ALTER TABLE t RENAME COLUMN v TO vv"
 ADDED = "ALTER TABLE t ADD x varchar(9) DEFAULT 'd'"
-ANEW = ("ALTER TABLE t DROP w", "ALTER TABLE t ADD w int")
+NEW_LOG_ADVICE = ("ALTER TABLE t DROP w", "ALTER TABLE t ADD w int")
 
 
 def captured(make: Make, *others: str, **options: Any) -> Dumped:
@@ -81,7 +81,9 @@ def test_change_is_dumped_once(
     gives_the_table(dumped, changed.key)
 
 
-@pytest.mark.parametrize("change", [(RENAMED,), ANEW], ids=["renamed", "dropped and added"])
+@pytest.mark.parametrize(
+    "change", [(RENAMED,), NEW_LOG_ADVICE], ids=["renamed", "dropped and added"]
+)
 @ways(TWO)
 def test_change_without_a_write_is_dumped_once(
     make: Make, change: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

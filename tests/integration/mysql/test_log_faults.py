@@ -200,7 +200,7 @@ def test_reset_master_is_noticed_while_the_log_is_read(
     grown: bool, capture: LogCapture, server: MySqlFamilyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server goes on with the file that it deleted, until the new one is as long."""
-    monkeypatch.setattr(log_reader, "ASK_S", 0.1)
+    monkeypatch.setattr(log_reader, "CHECK_S", 0.1)
     capture.start()
     insert(server, *range(1, 6))
     capture.catch_up()

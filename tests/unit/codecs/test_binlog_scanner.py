@@ -33,7 +33,7 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.mysql.stream.log_parts import LogPart, prepared
+from tidelog.sources.mysql.stream.log_parts import LogPart, prepared_groups
 
 TYPES = bytes([3, 15])  # int, varchar(20)
 METAS = struct.pack("<H", 80)
@@ -412,7 +412,7 @@ def test_xa_inside_a_compressed_transaction(one_phase):
     assert [each.state for each in seen][: len(states)] == states
     data, offsets = log.arrays()
     ends = np.array([_end(data, offsets, i) for i in range(len(offsets) - 1)], np.int64)
-    found = list(prepared([LogPart(data, offsets, ends, True)]))
+    found = list(prepared_groups([LogPart(data, offsets, ends, True)]))
     assert found == ([] if one_phase else [(begin, end, seen[0].xid)])
     again = scanner(offset=begin & ~PACKED, as_of=RowsOfPreparedTransaction(123 | PACKED, 55))
     group = BinlogBytes()

@@ -32,7 +32,7 @@ from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
 from tidelog.sources.mysql.chunks.key_texts import key_texts
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
@@ -129,7 +129,7 @@ class MySqlKind:
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
-            located=self._logged.located,
+            located=self._logged.with_gtids,
         )
 
     def catalogue(self) -> MySqlCatalogue:
@@ -182,7 +182,7 @@ class MySqlKind:
     def check_source(self, expected: SourceId) -> None:
         with (
             connect(self._url, purpose="identity") as connection,
-            translated("asking who the source is"),
+            translate_errors("asking who the source is"),
         ):
             check_same(identify(connection, expected), expected)
         self._url.pin.shift = expected.timeline  # of positions that are asked for from now on
@@ -194,7 +194,7 @@ class MySqlKind:
 
 def refuse_cascades(url: ServerUrl, tables: Sequence[TableName]) -> None:
     """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
-    with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
+    with connect(url, purpose="cascades") as connection, translate_errors("reading foreign keys"):
         found = cascades(connection, set(tables))
     if found:
         named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in found)

@@ -35,14 +35,14 @@ from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
 from tidelog.sources.postgres.chunks.key_texts import key_texts
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import LOOKING, connect
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import check_same
 from tidelog.sources.postgres.stream.slot_owner import SLOT_KEY, SlotOwner
-from tidelog.sources.postgres.stream.slots import drop_useless
+from tidelog.sources.postgres.stream.slots import drop_unread_slot
 from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
 
@@ -144,7 +144,7 @@ class PostgresKind:
         def publish() -> Published:
             with connect(self._here, purpose="publication", settings=LOOKING) as connection:
                 if self._reader is not None:
-                    with translated("looking at the publications"):
+                    with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)
                 added = publications.sync(connection)
                 return Published(added, dict(publications.refused), dict(publications.inserts_only))
@@ -152,7 +152,7 @@ class PostgresKind:
         def named() -> str:
             with (
                 connect(self._here, purpose="catalogue", settings=LOOKING) as connection,
-                translated("looking for open transactions"),
+                translate_errors("looking for open transactions"),
             ):
                 if in_recovery(connection):
                     return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
@@ -161,9 +161,9 @@ class PostgresKind:
         def forget_log() -> None:
             with (
                 connect(self._here, purpose="slot", settings=LOOKING) as connection,
-                translated(f"dropping slot {source.slot!r}"),
+                translate_errors(f"dropping slot {source.slot!r}"),
             ):
-                drop_useless(connection, source.slot)
+                drop_unread_slot(connection, source.slot)
 
         return SourceParts(
             catalogue=self.catalogue(),

@@ -239,7 +239,7 @@ class CatalogueWatch:
         self.begin()
         stamp, now = self._catalogue.stamp(), time.monotonic()
         fresh = stamp is not None and stamp == self._stamp
-        if fresh and now < self._whole_at + WHOLE_EVERY_S and not self._refused.any_left:
+        if fresh and now < self._whole_at + FULL_CHECK_S and not self._refused.any_left:
             return []
         self._stamp = None
         requested, complete = self._compare()

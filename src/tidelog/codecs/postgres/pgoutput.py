@@ -316,7 +316,7 @@ _FAULTS = {
     INSIDE_TRANSACTION: "stands inside a transaction",
 }
 _MESSAGE = ord("M")
-_MISFIT = "message offsets do not fit the data"
+_BAD_OFFSETS = "message offsets do not fit the data"
 
 
 Scanned = LogBatch | RelationSeen | TypeSeen | LogicalMessage | RowOf
@@ -399,7 +399,7 @@ class PgoutputScanner:
         data = readonly(data, np.uint8)
         offsets = readonly(offsets, np.int64)
         if len(offsets) == 0:
-            raise self._fault(_MISFIT)
+            raise self._fault(_BAD_OFFSETS)
         if offsets[-1] - offsets[0] <= MAX_FEED_BYTES:
             yield from self._scan(data, offsets)
             return
@@ -416,7 +416,7 @@ class PgoutputScanner:
         count = len(offsets) - 1
         size = int(offsets[-1]) - int(offsets[0])
         if size < 0 or offsets[0] < 0 or offsets[-1] > len(data):
-            raise self._fault(_MISFIT)
+            raise self._fault(_BAD_OFFSETS)
         if size > np.iinfo(np.int32).max:
             raise self._fault("a message is larger than the protocol allows")
         state = self._state

@@ -19,7 +19,7 @@ from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.session_settings import set_statement
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
-from tidelog.sources.mysql.errors import connection_error, reached
+from tidelog.sources.mysql.errors import connection_error, note_reached
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor
@@ -46,7 +46,7 @@ _KEEPALIVE = (
 )
 
 
-def _marked(error: UnicodeError) -> tuple[str, int]:
+def _replace_surrogate(error: UnicodeError) -> tuple[str, int]:
     """The error handler of `_TEXTS`."""
     assert isinstance(error, UnicodeDecodeError)
     some = error.object[error.start : error.start + 3]
@@ -63,7 +63,7 @@ def _codec(name: str) -> codecs.CodecInfo | None:
     )
 
 
-codecs.register_error(_TEXTS, _marked)
+codecs.register_error(_TEXTS, _replace_surrogate)
 codecs.register(_codec)
 
 
@@ -98,7 +98,7 @@ class Connection(_Base):
         return sslp if isinstance(sslp, ssl.SSLContext) else unverified()
 
     def rows(self, sql: str, arguments: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows. Raises PyMySQL's errors: see `translated`."""
+        """Run a statement and return its rows. Raises PyMySQL's errors: see `translate_errors`."""
         with self.cursor() as cursor:
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
@@ -224,7 +224,7 @@ def connect(
         )
     _keep_alive(connection)
     connection.set_read_timeout(read_timeout_s)
-    reached(found)
+    note_reached(found)
     return connection
 
 

@@ -116,7 +116,7 @@ _REFUSALS: tuple[tuple[frozenset[int], type[TidelogError], str], ...] = (
 _reached: set[str] = set()
 
 
-def reached(url: ServerUrl) -> None:
+def note_reached(url: ServerUrl) -> None:
     """Remember that the server answered."""
     _reached.add(url.where)
 
@@ -148,11 +148,11 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
     for numbers, kind, advice in _REFUSALS:
         if number in numbers:
             return kind(f"{doing}: {advice} (error {number})")
-    return ConnectionLostError(f"{doing}: {words(number, message)}")
+    return ConnectionLostError(f"{doing}: {server_message(number, message)}")
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Convert PyMySQL's errors to Tidelog's. ``doing`` says what was attempted, e.g.
     ``reading …``.
     """
@@ -172,7 +172,7 @@ def translate(error: pymysql.MySQLError, doing: str) -> TidelogError:
 
 def server_error(number: int, message: str, doing: str) -> TidelogError:
     """Convert a server's error packet."""
-    said = words(number, message)
+    said = server_message(number, message)
     if number == 0 or number in _LOST:
         return ConnectionLostError(f"{doing}: {said}")
     if number in _DENIED:
@@ -187,7 +187,7 @@ def number_of(error: Exception) -> int:
     return _parts(error)[0]
 
 
-def words(number: int, message: str) -> str:
+def server_message(number: int, message: str) -> str:
     """The server's message with its error number, without quotes from rows."""
     if number == 0:
         return "the connection to the server was lost"

@@ -23,7 +23,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.stream.failover import AGAIN, ANEW
+from tidelog.sources.mysql.stream.failover import NEW_LOG_ADVICE, NEW_LOG_OR_SETTING
 from tidelog.sources.mysql.stream.positions import FILE_START, RESET, LogFiles
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
@@ -64,7 +64,7 @@ def check_log(
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
-            f"began anew ({RESET}), or the server was restored from a backup; {ANEW}"
+            f"began anew ({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
         )
     if offset > files.sizes.get(number, offset):
         raise SourceChangedError(
@@ -72,13 +72,13 @@ def check_log(
             f"{files.sizes[number]}, and later files follow it: the server was put back to an "
             "earlier state (a copy of its data directory, a snapshot of its disk), or lost the "
             "end of the file in a crash (sync_binlog is not 1), and has written on. What the "
-            f"event log holds may not be the source's past any more: {ANEW}"
+            f"event log holds may not be the source's past any more: {NEW_LOG_ADVICE}"
         )
     if number not in files.sizes:
         raise GapError(
             f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
             "between was purged before it was captured. Keep binlogs for longer "
-            f"(binlog_expire_logs_seconds), then {AGAIN}"
+            f"(binlog_expire_logs_seconds), then {NEW_LOG_OR_SETTING}"
         )
 
 
@@ -92,11 +92,11 @@ def check_same(source: SourceId, expected: SourceId) -> None:
         )
 
 
-def source_log(name: str) -> SourceChangedError:
+def log_recreated_error(name: str) -> SourceChangedError:
     """The error for a log file that is not the one that was read before."""
     return SourceChangedError(
         f"binlog file {name} was made anew since it was read: the source's binlog began anew "
-        f"({RESET}), or the server was restored from a backup; {ANEW}"
+        f"({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
     )
 
 

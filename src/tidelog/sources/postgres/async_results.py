@@ -39,10 +39,10 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: PQGen[_Result], *args: Any, **options: Any) -> _Result:
         if self.silence_s is not None:
-            gen = self._while_it_moves(gen, self.silence_s)
+            gen = self._limit_silence(gen, self.silence_s)
         return super().wait(gen, *args, **options)
 
-    def _while_it_moves(self, waiting: PQGen[_Result], silence_s: float) -> PQGen[_Result]:
+    def _limit_silence(self, waiting: PQGen[_Result], silence_s: float) -> PQGen[_Result]:
         moved = time.monotonic()
         try:
             wanted = next(waiting)
@@ -53,7 +53,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
                 if ready:
                     moved = now
                 elif now - moved > silence_s:
-                    give_up(self.pgconn)
+                    close_silent(self.pgconn)
                 wanted = waiting.send(ready)
         except StopIteration as ended:
             found: _Result = ended.value
@@ -84,18 +84,18 @@ def finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
             raise TimeoutError
 
 
-def comes(pgconn: pq.abc.PGconn) -> bool:
+def wait_readable(pgconn: pq.abc.PGconn) -> bool:
     """Wait for bytes from the network. False after `SLICE_S` without any: read even then."""
     return _wait(pgconn, select.POLLIN, time.monotonic() + SLICE_S)
 
 
-def give_up(pgconn: pq.abc.PGconn) -> NoReturn:
+def close_silent(pgconn: pq.abc.PGconn) -> NoReturn:
     """Close the connection. Raises psycopg.OperationalError."""
     pgconn.finish()
     raise psycopg.OperationalError("the server's answer did not end in time")
 
 
-def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
+def wait_result(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
     """Wait until `get_result` does not block; False if it still would at the deadline.
 
     Raises psycopg.OperationalError if the connection breaks.
@@ -107,7 +107,7 @@ def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
             pgconn.consume_input()
         if not pgconn.is_busy():
             return True
-        if not comes(pgconn) and deadline is not None and time.monotonic() > deadline:
+        if not wait_readable(pgconn) and deadline is not None and time.monotonic() > deadline:
             return False
 
 
@@ -117,15 +117,17 @@ def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.P
     Closes the connection and raises psycopg.OperationalError if a part is late.
     """
     while True:
-        if not arrives(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
-            give_up(pgconn)
+        if not wait_result(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
+            close_silent(pgconn)
         result = pgconn.get_result()
         if result is None:
             return
         yield result
 
 
-def sent(pgconn: pq.abc.PGconn, query: bytes, *, timeout_s: float | None = None) -> pq.abc.PGresult:
+def run_query(
+    pgconn: pq.abc.PGconn, query: bytes, *, timeout_s: float | None = None
+) -> pq.abc.PGresult:
     """Send a single statement and return the first part of its result: the extended protocol
     refuses more statements. Unless it is a COPY, this is the whole result.
     """
@@ -133,8 +135,8 @@ def sent(pgconn: pq.abc.PGconn, query: bytes, *, timeout_s: float | None = None)
     return _first(pgconn, timeout_s)
 
 
-def commanded(pgconn: pq.abc.PGconn, command: bytes) -> pq.abc.PGresult:
-    """Like `sent`, for a command to the walsender or a SET, within `ANSWER_S`."""
+def run_command(pgconn: pq.abc.PGconn, command: bytes) -> pq.abc.PGresult:
+    """Like `run_query`, for a command to the walsender or a SET, within `ANSWER_S`."""
     pgconn.send_query(command)
     return _first(pgconn, ANSWER_S)
 

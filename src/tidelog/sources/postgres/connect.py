@@ -25,8 +25,8 @@ from tidelog.model.postgres_settings import (
 )
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
-from tidelog.sources.postgres.errors import connection_error, reached
-from tidelog.sources.postgres.hosts import first_that_answers
+from tidelog.sources.postgres.errors import connection_error, note_reached
+from tidelog.sources.postgres.hosts import connect_first
 
 APPLICATION = "tidelog"
 
@@ -135,7 +135,7 @@ def connect(
     """
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
     silence_ms = int((settings or {}).get("statement_timeout", "0"))
-    connection = first_that_answers(info, lambda host: _session(host, silence_ms))
+    connection = connect_first(info, lambda host: _session(host, silence_ms))
     connection.autocommit = autocommit
     return connection
 
@@ -158,7 +158,7 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
     async_results.limit_silence(connection, silence_ms)
     if texts is not None:
         adapt(connection, texts)
-    reached(info)
+    note_reached(info)
     return connection
 
 
@@ -172,7 +172,7 @@ def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
     """A walsender connection to the database of ``dsn``; same errors as `connect`."""
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", replication=True)
-    return first_that_answers(info, _walsender)
+    return connect_first(info, _walsender)
 
 
 def _walsender(info: str) -> pq.abc.PGconn:
@@ -192,7 +192,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
         raise connection_error(info, message)
     try:
         if newer := set_newer_timeouts(pgconn.server_version):
-            result = async_results.commanded(pgconn, newer)
+            result = async_results.run_command(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
         use_own_encoding(pgconn)
@@ -202,7 +202,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
     except PreflightError:
         pgconn.finish()
         raise
-    reached(info)
+    note_reached(info)
     return pgconn
 
 

@@ -35,7 +35,7 @@ def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
     if texts is None and name != "UTF8":
         raise PreflightError(unreadable(name))
     if texts is not None:
-        result = async_results.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
+        result = async_results.run_command(pgconn, f"SET client_encoding = '{name}'".encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
     return texts

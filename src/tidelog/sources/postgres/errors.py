@@ -126,7 +126,7 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
 _reached: set[str] = set()
 
 
-def reached(info: str) -> None:
+def note_reached(info: str) -> None:
     """Remember that the server of this connection string answered."""
     _reached.add(_host(info))
 
@@ -148,7 +148,7 @@ def connection_error(info: str, message: str) -> TidelogError:
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Convert psycopg's errors to Tidelog's. ``doing`` says what was attempted, e.g. ``reading …``.
 
     The server's detail and context are left out: they may quote values of rows.

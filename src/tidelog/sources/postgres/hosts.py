@@ -35,7 +35,7 @@ def each_host(info: str) -> list[str]:
     ]
 
 
-def _in_turn(info: str) -> list[str]:
+def _ordered_hosts(info: str) -> list[str]:
     """Like `each_host`, in the order of ``target_session_attrs``.
 
     With ``prefer-standby`` every single host would be accepted, so all hosts are first tried as a
@@ -49,7 +49,7 @@ def _in_turn(info: str) -> list[str]:
     ]
 
 
-def pinned(info: str, connection: pq.abc.PGconn) -> str:
+def pin_host(info: str, connection: pq.abc.PGconn) -> str:
     """``info`` for the server of ``connection`` only, by its address: reads must come from the
     server of the log, and another host of a list, or another address of a name, may be a former
     primary.
@@ -59,14 +59,14 @@ def pinned(info: str, connection: pq.abc.PGconn) -> str:
     return make_conninfo(info, **where, hostaddr=None if host.startswith("/") else address or None)
 
 
-def first_that_answers(info: str, connect: Callable[[str], _Connection]) -> _Connection:
+def connect_first(info: str, connect: Callable[[str], _Connection]) -> _Connection:
     """The result of ``connect`` for the first host where it succeeds.
 
     With one host its error is raised; with several, one error names all. Its class is that of a
     lost connection if one of the hosts may become available (it is down, or not yet promoted).
     """
     failures: list[TidelogError] = []
-    for host in _in_turn(info):
+    for host in _ordered_hosts(info):
         try:
             return connect(host)
         except TidelogError as failure:

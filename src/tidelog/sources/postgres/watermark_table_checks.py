@@ -58,7 +58,7 @@ LIMIT 1
 _KINDS = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "S": "SEQUENCE"}
 
 
-def distrusted(connection: Connection, watermark: TableName) -> Refusal | None:
+def watermark_table_refusal(connection: Connection, watermark: TableName) -> Refusal | None:
     """Why the table must not be written to; None if it is safe, or does not exist and can be
     created.
     """

@@ -19,7 +19,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import RowsUnlogged
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
@@ -41,14 +41,14 @@ class CascadeWatch:
     def __init__(
         self, connected: Callable[[], Connection], captures: Callable[[TableName], bool]
     ) -> None:
-        self._connected = connected
+        self._get_connection = connected
         self._captures = captures
         self._graph = CascadeGraph()
 
     def read(self) -> None:
         """Read the foreign keys again."""
-        with translated("reading foreign keys"):
-            self._graph = CascadeGraph.read(self._connected())
+        with translate_errors("reading foreign keys"):
+            self._graph = CascadeGraph.read(self._get_connection())
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen, schema: TableSchema | None) -> None:
         """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
@@ -67,7 +67,7 @@ class CascadeWatch:
     def rows(self, seen: RowsNoticed) -> Iterator[RowsUnlogged]:
         """Yield the child tables that a change of a parent's rows may have changed."""
         parent = TableName(seen.database, seen.table)
-        yield from self._below(
+        yield from self._report_affected(
             parent,
             f"a foreign key changes its rows with those of {parent}",
             seen.position,
@@ -89,7 +89,7 @@ class CascadeWatch:
                     reason = "a foreign key was dropped that may have changed its rows"
                     yield RowsUnlogged(effect.table, reason, seen.position)
                 if effect.effect is Effect.RENAMED_HERE:
-                    yield from self._below(
+                    yield from self._report_affected(
                         effect.table,
                         "the table that its foreign key refers to was renamed",
                         seen.position,
@@ -103,9 +103,9 @@ class CascadeWatch:
             if self._graph != before:
                 scanner.forget_tables()
 
-    def _below(
+    def _report_affected(
         self, parent: TableName, reason: str, position: int, *, deleted: bool, updated: bool
     ) -> Iterator[RowsUnlogged]:
-        for table in sorted(self._graph.below(parent, deleted=deleted, updated=updated)):
+        for table in sorted(self._graph.affected_tables(parent, deleted=deleted, updated=updated)):
             if self._captures(table):
                 yield RowsUnlogged(table, reason, position)

@@ -155,7 +155,7 @@ def _rules_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
+class NoticedChanges:
     """The parent's changes that affect a child: deletes, and updates of these columns."""
 
     deletes: bool
@@ -196,19 +196,21 @@ class CascadeGraph:
         }
         return cls(tuple(found), columns)
 
-    def noticed(self, table: TableName) -> Noticed | None:
+    def noticed(self, table: TableName) -> NoticedChanges | None:
         """The table's changes to watch; None if no foreign key refers to the table."""
-        below = [cascade for cascade in self.found if cascade.parent == table]
-        if not below:
+        affected_tables = [cascade for cascade in self.found if cascade.parent == table]
+        if not affected_tables:
             return None
-        updates = [cascade.referenced for cascade in below if cascade.rule("UPDATE") is not None]
-        return Noticed(
-            any(cascade.rule("DELETE") is not None for cascade in below),
+        updates = [
+            cascade.referenced for cascade in affected_tables if cascade.rule("UPDATE") is not None
+        ]
+        return NoticedChanges(
+            any(cascade.rule("DELETE") is not None for cascade in affected_tables),
             frozenset(name for names in updates for name in names),
             self.columns.get(table, ()),
         )
 
-    def below(self, table: TableName, *, deleted: bool, updated: bool) -> set[TableName]:
+    def affected_tables(self, table: TableName, *, deleted: bool, updated: bool) -> set[TableName]:
         """The tables whose rows may change when rows of ``table`` are deleted or their referenced
         columns updated: its children, their children and so on, possibly the table itself.
         """

@@ -29,7 +29,7 @@ _BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _AT_ONCE = 100
 """Labels per query: MySQL's stack holds a union of about a thousand."""
 # MySQL 8.0.12 takes the column's type only if the NULL comes first.
-_TOLD = """
+_LABELS_QUERY = """
 WITH RECURSIVE told (n, label) AS (
   SELECT -1, NULL UNION ALL SELECT -1, {column} FROM {table} WHERE FALSE
   UNION ALL SELECT asked.n, asked.v FROM told JOIN ({numbers}) asked WHERE told.n < 0
@@ -47,7 +47,7 @@ END
 _STEP = """SET tidelog_label = {number};
   SET tidelog_told = CONCAT(tidelog_told, HEX(CONVERT(tidelog_label USING utf8mb4)), ',');"""
 
-_UNTOLD = (
+_LABELS_UNKNOWN = (
     "the column {} has labels with a question mark, which may stand for characters that the "
     "server's catalogue has not, and this version of the server does not tell. Give it labels "
     "without such characters and question marks, upgrade the server (MySQL 8.0, MariaDB 10.3), or "
@@ -55,14 +55,14 @@ _UNTOLD = (
 )
 
 
-def in_doubt(column: Column) -> bool:
+def labels_may_be_wrong(column: Column) -> bool:
     """Return True if a question mark in the catalogue may stand for another character."""
     if column.type_id not in (types.ENUM, types.SET):
         return False
     return charset_of(types.collation(column)) in _BEYOND and "?" in column.type_name
 
 
-def with_labels(connection: Connection, table: TableName, column: Column) -> Column | None:
+def read_labels(connection: Connection, table: TableName, column: Column) -> Column | None:
     """The column with its true labels; None if the column has changed.
 
     Args:
@@ -72,7 +72,7 @@ def with_labels(connection: Connection, table: TableName, column: Column) -> Col
 
     Raises PyMySQL's errors; TableRefusedError if the server is too old to show the labels.
     """
-    if not in_doubt(column):
+    if not labels_may_be_wrong(column):
         return column
     shown = types.labels(column)
     doubtful = [place for place, label in enumerate(shown) if "?" in label]
@@ -80,15 +80,17 @@ def with_labels(connection: Connection, table: TableName, column: Column) -> Col
     for at in range(0, len(doubtful), _AT_ONCE):
         some = doubtful[at : at + _AT_ONCE]
         try:
-            told = _told(connection, table, column, some)
+            label_bytes = _label_texts(connection, table, column, some)
         except pymysql.MySQLError as error:
             if number_of(error) in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
                 return None
             if number_of(error) == PARSE_ERROR:
-                raise TableRefusedError(table, _UNTOLD.format(_named(column))) from None
+                raise TableRefusedError(
+                    table, _LABELS_UNKNOWN.format(_quoted_column(column))
+                ) from None
             raise
-        for place, label in zip(some, map(text_of, told), strict=True):
-            if shown[place] != _shown(label):
+        for place, label in zip(some, map(text_of, label_bytes), strict=True):
+            if shown[place] != _as_in_catalogue(label):
                 return None
             labels[place] = label
     return replace(column, type_name=types.text_of_labels(column, labels))
@@ -108,8 +110,8 @@ def check_key(connection: Connection, table: TableName, schema: TableSchema) -> 
         if alike or _has_surrogates(connection, table, column):
             raise TableRefusedError(
                 table,
-                f"its key has the column {_named(column)}, some labels of which are alike as "
-                "Unicode, or have no text there. Rows of several keys would become one. Give it "
+                f"its key has the column {_quoted_column(column)}, some labels of which are alike "
+                "as Unicode, or have no text there. Rows of several keys would become one. Give it "
                 "other labels, or leave the table out of source.tables",
             )
 
@@ -120,14 +122,14 @@ def _has_surrogates(connection: Connection, table: TableName, column: Column) ->
     places = [place for place, label in enumerate(types.labels(column)) if "?" in label]
     for at in range(0, len(places), _AT_ONCE):
         try:
-            for label in _told(connection, table, column, places[at : at + _AT_ONCE]):
+            for label in _label_texts(connection, table, column, places[at : at + _AT_ONCE]):
                 label.decode()
         except UnicodeDecodeError:
             return True
     return False
 
 
-def _told(
+def _label_texts(
     connection: Connection, table: TableName, column: Column, places: Sequence[int]
 ) -> list[bytes]:
     """The labels at these positions of the column's list, in order, as UTF-8."""
@@ -137,11 +139,11 @@ def _told(
     if connection.flavor is Flavor.MARIADB:
         steps = "\n  ".join(_STEP.format(number=number) for number in numbers)
         names = quote_name(*where, column.name)
-        told = connection.value(_VARIABLE.format(column=names, steps=steps))
-        return [bytes.fromhex(label) for label in str(told).split(",")[:-1]]
+        digits = connection.value(_VARIABLE.format(column=names, steps=steps))
+        return [bytes.fromhex(label) for label in str(digits).split(",")[:-1]]
     asked = (f"SELECT {n:d} AS n, {number} AS v" for n, number in enumerate(numbers))
     rows = connection.rows(
-        _TOLD.format(
+        _LABELS_QUERY.format(
             column=quote_name(column.name),
             table=quote_name(*where),
             numbers=" UNION ALL ".join(asked),
@@ -150,10 +152,10 @@ def _told(
     return [bytes(label) for _, label in rows]
 
 
-def _shown(label: str) -> str:
+def _as_in_catalogue(label: str) -> str:
     """The label as the catalogue shows it."""
     return "".join("?" if character > "\uffff" else character for character in label)
 
 
-def _named(column: Column) -> str:
+def _quoted_column(column: Column) -> str:
     return f"{quote_name(column.name)} {column.type_name}"

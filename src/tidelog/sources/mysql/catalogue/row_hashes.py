@@ -25,7 +25,7 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 AND INDEX_TYPE = 
 """
 
 
-def names_a_hash(schema: TableSchema) -> bool:
+def has_hash_column(schema: TableSchema) -> bool:
     """Return True if the last column's name is that of a row hash.
 
     Early versions of Tidelog delivered these columns where the binlog had names.
@@ -33,7 +33,7 @@ def names_a_hash(schema: TableSchema) -> bool:
     return bool(schema.columns) and _NAME.fullmatch(schema.columns[-1].name) is not None
 
 
-def count_by_names(seen: TableMapSeen, shown: Collection[str]) -> int:
+def count_hash_columns(seen: TableMapSeen, shown: Collection[str]) -> int:
     """The number of row hashes at the end of the table map, by their names.
 
     Args:
@@ -50,7 +50,7 @@ def count_by_names(seen: TableMapSeen, shown: Collection[str]) -> int:
     return count
 
 
-def without_hashes(
+def remove_hash_columns(
     connection: Connection, table: TableName, seen: TableMapSeen, columns: int
 ) -> TableMapSeen:
     """The table map without the row hashes after the first ``columns`` columns; unchanged where the

@@ -19,7 +19,7 @@ from tidelog.codecs.mysql.texts.charset_texts import decoded
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.catalogue.labels import check_key, with_labels
+from tidelog.sources.mysql.catalogue.labels import check_key, read_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
@@ -54,7 +54,7 @@ _COLLATIONS = {
         "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     ),
 }
-_LOOKS = 3
+_ATTEMPTS = 3
 _MARIADB_FULL_NAMES = (10, 10)
 
 
@@ -133,7 +133,7 @@ class MySqlSchemaFinder:
             wire_format=WIRE_FORMAT,
         )
 
-    def of_map(
+    def schema_of_map(
         self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
     ) -> TableSchema | None:
         """The schema of a table map with FULL metadata; None if it has MINIMAL.
@@ -188,10 +188,10 @@ class MySqlSchemaFinder:
 
     def _columns(self, connection: Connection, table: TableName) -> tuple[Column, ...]:
         """All current columns; () if there are none."""
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             rows = connection.rows(_COLUMNS, (table.namespace, table.name))
             shown = [self._column(connection, table, row) for row in rows]
-            columns = [with_labels(connection, table, column) for column in shown]
+            columns = [read_labels(connection, table, column) for column in shown]
             found = tuple(column for column in columns if column is not None)
             if len(found) == len(columns):
                 return found
@@ -252,7 +252,7 @@ def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
     )
 
 
-def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:
+def mismatch(schema: TableSchema, seen: TableMapSeen) -> str | None:
     """Why the table map does not fit the schema; None if it fits as far as the map shows."""
     columns, metadata = schema.columns, seen.metadata
     if len(columns) != len(seen.types):

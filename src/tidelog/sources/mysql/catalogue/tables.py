@@ -20,7 +20,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
-from tidelog.sources.condition_check import only_refusals
+from tidelog.sources.condition_check import only_condition_errors
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -30,11 +30,11 @@ from tidelog.sources.mysql.catalogue.storage import (
     storage_of,
     versions_of,
 )
-from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.conditions import checked_condition
 from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
-from tidelog.sources.mysql.errors import number_of, translated
+from tidelog.sources.mysql.errors import number_of, translate_errors
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -72,7 +72,7 @@ class MySqlCatalogue:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False
-        self._before: set[TableName] | None = None  # the tables of the last listing
+        self._last_listed: set[TableName] | None = None  # the tables of the last listing
         self._expiry: float | None = None
         self._expiry_due = 0.0
 
@@ -80,13 +80,13 @@ class MySqlCatalogue:
         """The base tables that match, sorted. Patterns ignore case where the server's table names
         do (``lower_case_table_names`` 1 or 2).
         """
-        with self._lock, translated("listing tables"):
-            return self._listed(patterns, list(self._all(names_of)))
+        with self._lock, translate_errors("listing tables"):
+            return self._matching(patterns, list(self._read_all(names_of)))
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table's current shape; ``storage`` is for `rows_may_differ`."""
-        with self._lock, translated(f"looking up {table}"):
-            connection = self._connected()
+        with self._lock, translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             storage = storage_of(connection, table)
             for _ in range(3):
                 # Schema and storage must be of one moment, and no lock ensures that.
@@ -108,16 +108,16 @@ class MySqlCatalogue:
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
-        with self._lock, translated("looking up estimates"):
-            return estimated_rows(self._connected(), tables)
+        with self._lock, translate_errors("looking up estimates"):
+            return estimated_rows(self._get_connection(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
         name = quote_name(table.namespace, table.name)
-        with self._lock, only_refusals(), chunk_errors(str(table)):
+        with self._lock, only_condition_errors(), chunk_errors(str(table)):
             # The server looks up names and types before LIMIT 0 ends the query; it reads no row.
-            where = checked(condition)
-            self._connected().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
+            where = checked_condition(condition)
+            self._get_connection().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
 
     def stamp(self) -> str | None:
         """None: there is no cheaper query than `versions`."""
@@ -125,9 +125,9 @@ class MySqlCatalogue:
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at information_schema"):
-            found = self._all(versions_of)
-            return {table: found[table] for table in self._listed(patterns, list(found))}
+        with self._lock, translate_errors("looking at information_schema"):
+            found = self._read_all(versions_of)
+            return {table: found[table] for table in self._matching(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """Return True if rows may have changed without row events between two storages
@@ -137,20 +137,20 @@ class MySqlCatalogue:
 
     def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:
         """The foreign keys that change rows of these tables without a trace in the log."""
-        with self._lock, translated("listing foreign keys"):
-            return cascades(self._connected(), set(tables))
+        with self._lock, translate_errors("listing foreign keys"):
+            return cascades(self._get_connection(), set(tables))
 
     def position(self) -> int:
         """The end of the source's log: all transactions that are committed by now are before it."""
-        with self._lock, translated("asking for the binlog's end"):
-            return binlog_end(self._connected())
+        with self._lock, translate_errors("asking for the binlog's end"):
+            return binlog_end(self._get_connection())
 
     def load(self, reached: int) -> SourceLoad:
         """See `tidelog.ports.Catalogue`. A replica reports its own lag; a primary does not know the
         lag of its replicas.
         """
-        with self._lock, translated("asking for the server's load"):
-            connection = self._connected()
+        with self._lock, translate_errors("asking for the server's load"):
+            connection = self._get_connection()
             log = log_end(connection)
             end = log.position
             lag = end - reached
@@ -179,31 +179,31 @@ class MySqlCatalogue:
                 self._connection.abandon()
                 self._connection = None
 
-    def _all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
+    def _read_all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
         """The result of ``read`` for all tables.
 
         While ALTER TABLE renames its tables, MariaDB does not list the table, as if it were
         dropped. So a table of the last listing is queried by its name, for which MariaDB waits for
         the renames.
         """
-        connection = self._connected()
+        connection = self._get_connection()
         found = read(connection)
         if connection.flavor is not Flavor.MARIADB:
             return found
-        if self._before is None:
-            self._before = set(found)
+        if self._last_listed is None:
+            self._last_listed = set(found)
             time.sleep(_RENAMED_S)
             found = read(connection)
         for _ in range(_LISTINGS):
-            missing = self._before - found.keys()
+            missing = self._last_listed - found.keys()
             if not any(storage_of(connection, table) for table in missing):
                 break
             time.sleep(_RENAMED_S)
             found = read(connection)
-        self._before = set(found)
+        self._last_listed = set(found)
         return found
 
-    def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
+    def _matching(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
         """The tables that match and are not hidden, sorted."""
         fold = str.lower if self._folds_case else str
         hidden = {fold(name) for name in self._hidden}
@@ -218,7 +218,7 @@ class MySqlCatalogue:
                 found.append(table)
         return sorted(found)
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             connection = connect(self._url, purpose="catalogue", database="")
             if connection.flavor is Flavor.MYSQL:

@@ -151,8 +151,8 @@ class MySqlBlockingReader:
                 self._position = snapshot_position(connection)
             else:
                 check_commit_order(connection)
-                self._position = self._quiet(connection, deadline, timeout_s)
-            if self._lock_early():
+                self._position = self._snapshot_in_pause(connection, deadline, timeout_s)
+            if self._lock_given_tables():
                 return self._position
             if time.monotonic() > deadline:
                 raise ChunkError(
@@ -160,10 +160,10 @@ class MySqlBlockingReader:
                     "it could be locked; try again when no DDL runs"
                 )
 
-    def _quiet(self, connection: Connection, deadline: float, timeout_s: float) -> int:
+    def _snapshot_in_pause(self, connection: Connection, deadline: float, timeout_s: float) -> int:
         """MySQL: begin at a moment without writes; returns the binlog's end."""
         for _ in range(QUIET_TRIES):
-            position = self._between(connection)
+            position = self._try_snapshot(connection)
             if position is not None:
                 return position
             if time.monotonic() > deadline:
@@ -175,19 +175,19 @@ class MySqlBlockingReader:
             # Commits wait for the lock now; earlier ones may still become visible.
             deadline = time.monotonic() + REST_S
             while time.monotonic() <= deadline:
-                position = self._between(connection)
+                position = self._try_snapshot(connection)
                 if position is not None:
                     return position
                 time.sleep(0.005)
         except pymysql.MySQLError as error:
-            raise _refused(error) from None
+            raise _snapshot_error(error) from None
         finally:
             with suppress(pymysql.MySQLError, OSError):
                 locker.rows("UNLOCK TABLES")
             locker.abandon()
         raise ChunkBusyError(f"no snapshot within {timeout_s:.0f} s: {LOCK_ADVICE}")
 
-    def _between(self, connection: Connection) -> int | None:
+    def _try_snapshot(self, connection: Connection) -> int | None:
         """Begin between two reads of the binlog's end; returns the end if it did not move and all
         is visible.
         """
@@ -221,7 +221,7 @@ class MySqlBlockingReader:
 
     # ------------------------------------------------------------------ locks
 
-    def _lock_early(self) -> bool:
+    def _lock_given_tables(self) -> bool:
         """Lock the tables given in advance; False if one changed since the snapshot.
 
         A table that can't be locked fails when it is read, and does not stop the others.
@@ -252,24 +252,24 @@ class MySqlBlockingReader:
             connection.rows(f"SELECT 1 FROM {name} LIMIT 1")  # noqa: S608 - quoted
         except pymysql.MySQLError as error:
             if error.args and error.args[0] == 1412:
-                raise _altered(table) from None
+                raise _altered_error(table) from None
             raise
         found = self._finder.find(connection, table)
         now = storage_of(self._now, table)
         if found is None or storage is None or now is None or storage.text != now.text:
-            raise _altered(table)
+            raise _altered_error(table)
         self._locked[table] = self._registry.register(found.schema)
         return self._locked[table]
 
 
-def _altered(table: TableName) -> ChunkVoidError:
+def _altered_error(table: TableName) -> ChunkVoidError:
     return ChunkVoidError(
         f"{table} was created, altered or emptied after the snapshot of the blocking dump was "
         "taken: dump it again"
     )
 
 
-def _refused(error: pymysql.MySQLError) -> ChunkError:
+def _snapshot_error(error: pymysql.MySQLError) -> ChunkError:
     number = error.args[0] if error.args else 0
     kind = ChunkRefusedError if number in (1044, 1045, 1142, 1227) else ChunkBusyError
     return kind(f"taking the snapshot of a blocking dump: {LOCK_ADVICE} (error {number})")

@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 )
 
 
-def checked(condition: str) -> str:
+def checked_condition(condition: str) -> str:
     """Return the condition if it is one expression under the sql_mode of Tidelog's sessions.
 
     Raises:

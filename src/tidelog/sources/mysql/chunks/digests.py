@@ -40,7 +40,7 @@ OWNED_TIMEOUT_S: Final = 10.0
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
 # Neither server can return a float's bits, and its text differs from Spark's. SQL returns a
 # geometry's WKB without its SRID.
-_UNSPEAKABLE: Final = {
+_WITHOUT_EXACT_TEXT: Final = {
     types.FLOAT: "floating-point numbers",
     types.DOUBLE: "floating-point numbers",
     types.GEOMETRY: "geometries",
@@ -109,7 +109,7 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
 }
 
 
-_OF_KEYS: Mapping[str, Callable[[str], str]] = {
+_BY_LOGICAL_IN_KEYS: Mapping[str, Callable[[str], str]] = {
     "date": _key_days,
     "timestamp": _key_time,
     "timestamptz": _key_time,
@@ -124,7 +124,9 @@ def column_text(column: Column, key: bool = False) -> str:
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):
         return f"COALESCE({_number(name)}, '~')"
-    form = (_OF_KEYS if key else _BY_LOGICAL).get(column.logical, _BY_LOGICAL.get(column.logical))
+    form = (_BY_LOGICAL_IN_KEYS if key else _BY_LOGICAL).get(
+        column.logical, _BY_LOGICAL.get(column.logical)
+    )
     if form is not None:
         return f"COALESCE({form(name)}, '~')"
     text = f"CONVERT({selected(column, key)} USING utf8mb4)"
@@ -168,8 +170,8 @@ class MySqlDigests:
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         for name in columns:
             column = schema.columns[schema.column_index(name)]
-            if column.type_id in _UNSPEAKABLE:
-                what = _UNSPEAKABLE[column.type_id]
+            if column.type_id in _WITHOUT_EXACT_TEXT:
+                what = _WITHOUT_EXACT_TEXT[column.type_id]
                 return f"column {name}: the server has no exact text of {what}"
         return None
 
@@ -182,7 +184,7 @@ class MySqlDigests:
         text = ", ',', ".join(column_text(column, column.name in keys) for column in chosen)
         row_hash = f"CONV(LEFT(MD5(CONCAT({text}, ',')), 15), 16, 10)"
         with chunk_errors(f"summing up rows of {request.table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             try:
                 sql = self._sql(connection, schema)
                 total = f"SUM(CAST({row_hash} AS UNSIGNED))"
@@ -196,7 +198,7 @@ class MySqlDigests:
 
     def snapshot(self) -> BinlogSnapshot:
         with chunk_errors("taking a snapshot"):
-            connection = self._connected()
+            connection = self._get_connection()
             if connection.flavor is Flavor.MARIADB:
                 return BinlogSnapshot(current_position(connection))
             check_commit_order(connection)
@@ -209,7 +211,7 @@ class MySqlDigests:
 
     def position(self) -> int:
         with chunk_errors("asking for the log's end"):
-            return binlog_end(self._connected())
+            return binlog_end(self._get_connection())
 
     def close(self) -> None:
         self._plans.close()
@@ -223,14 +225,14 @@ class MySqlDigests:
         A transaction owns its GTID from before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
-        owned = _owned(connection)
+        owned = _owned_gtids(connection)
         while owned:
             if time.monotonic() > deadline:
                 raise ChunkBusyError(
                     "a transaction stands in the binlog and is not visible: it waits for a replica"
                 )
             time.sleep(0.005)
-            owned &= _owned(connection)
+            owned &= _owned_gtids(connection)
 
     def _sql(self, connection: Connection, schema: TableSchema) -> MySqlChunkSql:
         key = schema.match_key
@@ -238,7 +240,7 @@ class MySqlDigests:
             self._indexes[schema.fingerprint] = key_index(connection, schema.table, key)
         return MySqlChunkSql(schema, key, self._indexes[schema.fingerprint])
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             self._connection = open_reading(
                 self._url,
@@ -249,7 +251,7 @@ class MySqlDigests:
         return self._connection
 
 
-def _owned(connection: Connection) -> set[str]:
+def _owned_gtids(connection: Connection) -> set[str]:
     """The GTIDs in ``gtid_owned``, e.g. of ``uuid:1#7:2#9, uuid:3#8``."""
     found = set()
     for part in str(connection.value("SELECT @@GLOBAL.gtid_owned") or "").split(","):

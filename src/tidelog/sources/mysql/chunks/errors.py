@@ -35,8 +35,8 @@ _PERMANENT = {
     1267, 1270, 1271, 1273, 1292, 1300, 1305, 1366, 1411, 1525, 1582, 1583, 1584, 1630,
     3143, 3146, 3685, 3692, 3854, 4025,
 }  # fmt: skip
-_OF_VALUES = {1264, 1292, 1300, 1366, 1411, 1525}
-_OF_ROWS = {1365, 1690, 3140, 3141}  # other rows may work: the chunk is halved
+_BAD_VALUES = {1264, 1292, 1300, 1366, 1411, 1525}
+_BAD_ROWS = {1365, 1690, 3140, 3141}  # other rows may work: the chunk is halved
 
 
 @contextmanager
@@ -58,35 +58,35 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
 def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkError]) -> TidelogError:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     message = str(error.args[1]) if len(error.args) > 1 else ""
-    told = f"(error {number})"
+    suffix = f"(error {number})"
     if number in _TOO_SLOW:
         return too_slow(
             f"{doing}: the read took longer than its time limit: lower dump.chunk_rows, or add an "
-            f"index that serves the dump's condition {told}"
+            f"index that serves the dump's condition {suffix}"
         )
     if number in _KILLED:
-        return ChunkLostError(f"{doing}: it was ended by KILL {told}")
+        return ChunkLostError(f"{doing}: it was ended by KILL {suffix}")
     if number in _GONE:
-        return ChunkError(f"{doing}: the table or its database does not exist (any more) {told}")
+        return ChunkError(f"{doing}: the table or its database does not exist (any more) {suffix}")
     if number in _ALTERED:
-        return ChunkError(f"{doing}: the table or its key's index was altered meanwhile {told}")
+        return ChunkError(f"{doing}: the table or its key's index was altered meanwhile {suffix}")
     if number in _READ_ONLY:
         return ChunkError(
             f"{doing}: the server is read-only, and no mark can be written: set "
-            f"source.watermarks: gtid {told}"
+            f"source.watermarks: gtid {suffix}"
         )
-    if number in _OF_ROWS:
+    if number in _BAD_ROWS:
         return ChunkError(
             f"{doing}: the server can't compute a value of a row, in a virtual column or the "
-            f"dump's condition {told}"
+            f"dump's condition {suffix}"
         )
-    if number in _OF_VALUES:
+    if number in _BAD_VALUES:
         return ChunkRefusedError(
             f"{doing}: a value of a key or of the dump's condition does not fit its column's type "
-            f"{told}"
+            f"{suffix}"
         )
     if number == ER.PARSE_ERROR:  # the server's message quotes the condition
-        return ChunkRefusedError(f"{doing}: the dump's condition is not valid SQL {told}")
+        return ChunkRefusedError(f"{doing}: the dump's condition is not valid SQL {suffix}")
     found = server_error(number, message, doing)
     if isinstance(found, PreflightError):
         return ChunkDeniedError(str(found))
@@ -94,7 +94,7 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
         return ChunkRefusedError(f"{found} (check the dump's condition)")
     if isinstance(found, SourceBusyError):
         return ChunkBusyError(
-            f"{doing}: another session holds a conflicting lock, e.g. DDL is running {told}"
+            f"{doing}: another session holds a conflicting lock, e.g. DDL is running {suffix}"
         )
     if isinstance(found, ConnectionLostError):
         return ChunkLostError(str(found))

@@ -15,7 +15,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
-from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.conditions import checked_condition
 from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, open_reading
 from tidelog.sources.mysql.connect import Connection, quote_name
@@ -50,7 +50,7 @@ class MySqlEstimates:
     def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:
         """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             storage = storage_of(connection, table)
             if storage is None or self._finder.find(connection, table) is None:
                 return None
@@ -67,7 +67,7 @@ class MySqlEstimates:
             self._connection.abandon()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             self._connection = open_reading(
                 self._url,
@@ -83,7 +83,7 @@ class MySqlEstimates:
 def _selectivity(connection: Connection, source: str, where: str) -> float:
     """The share of the table's rows that match the condition, by the planner's estimate."""
     every = _planned_rows(connection, f"SELECT 1 FROM {source}")  # noqa: S608 - quoted
-    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked(where)})")  # noqa: S608
+    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked_condition(where)})")  # noqa: S608
     return min(1.0, some / every) if every else 1.0
 
 

@@ -33,14 +33,16 @@ _DATES = (types.DATE, types.NEWDATE)
 _TIMES = (types.TIME, types.TIME2)
 _INSTANTS = (types.DATETIME, types.DATETIME2, types.TIMESTAMP, types.TIMESTAMP2)
 _WITH_DIGITS = (types.TIME2, types.DATETIME2, types.TIMESTAMP2)
-_WORDS: dict[str, Callable[[str], bytes]] = {
+_NORMALIZERS: dict[str, Callable[[str], bytes]] = {
     "uuid": lambda text: uuid_text(uuid.UUID(text).bytes),
     "inet4": lambda text: inet4_text(ipaddress.IPv4Address(text).packed),
     "inet6": lambda text: inet6_text(ipaddress.IPv6Address(text).packed),
 }
 
 
-def spelled(keys: Sequence[Key], schema: TableSchema, columns: Sequence[str]) -> tuple[Key, ...]:
+def normalize_keys(
+    keys: Sequence[Key], schema: TableSchema, columns: Sequence[str]
+) -> tuple[Key, ...]:
     """The keys of ``columns`` in the log's spelling, in the same order.
 
     Text values, for which a collation may match several spellings, and bytes are unchanged.
@@ -56,14 +58,14 @@ def _value(column: Column, text: str | None) -> str | None:
     if text is None or column.logical == bytes_keys.LOGICAL:
         return text
     try:
-        return _spelled(column, text)
+        return _normalize(column, text)
     except ValueError:
         raise ChunkRefusedError(
             f"no row has such a key: a value is not of column {column.name}'s type"
         ) from None
 
 
-def _spelled(column: Column, text: str) -> str:
+def _normalize(column: Column, text: str) -> str:
     """Raises ValueError if the column can't hold the value."""
     kind = column.type_id
     if kind in _BITS or kind in (types.YEAR, types.BIT):
@@ -73,7 +75,7 @@ def _spelled(column: Column, text: str) -> str:
     if kind in _DATES or kind in _INSTANTS:
         return _instant(column, text)
     if kind in _TIMES:
-        sign, hours, minutes, seconds, fraction = _matched(_TIME, text)
+        sign, hours, minutes, seconds, fraction = _match(_TIME, text)
         clock = _clock(hours, minutes, seconds, _fraction(column, fraction), most=838)
         return sign + clock if sign and clock.strip("0:.") else clock
     if kind == types.SET:
@@ -81,8 +83,8 @@ def _spelled(column: Column, text: str) -> str:
         labels = types.labels(column)
         _require(chosen <= set(labels))
         return ",".join(label for label in labels if label in chosen)
-    if kind == types.STRING and column.type_name in _WORDS:
-        return _WORDS[column.type_name](text).decode()
+    if kind == types.STRING and column.type_name in _NORMALIZERS:
+        return _NORMALIZERS[column.type_name](text).decode()
     if kind == types.STRING:
         return text.rstrip(" ")  # CHAR(n) stores no trailing spaces
     return text
@@ -90,7 +92,7 @@ def _spelled(column: Column, text: str) -> str:
 
 def _integer(column: Column, text: str) -> str:
     kind = column.type_id
-    number = int(_matched(_INTEGER, _TRUTHS.get(text, text))[0])
+    number = int(_match(_INTEGER, _TRUTHS.get(text, text))[0])
     if kind == types.YEAR:
         _require(number == 0 or 1901 <= number <= 2155)
         return f"{number:04d}"
@@ -123,7 +125,7 @@ def _decimal(column: Column, text: str) -> str:
 
 
 def _instant(column: Column, text: str) -> str:
-    year, month, day, hours, minutes, seconds, fraction = _matched(_INSTANT, text)
+    year, month, day, hours, minutes, seconds, fraction = _match(_INSTANT, text)
     _require(int(month) <= 12 and int(day) <= 31)
     date = f"{year}-{int(month):02d}-{int(day):02d}"
     clock = _clock(hours or "0", minutes or "0", seconds, _fraction(column, fraction), most=23)
@@ -151,7 +153,7 @@ def _fraction(column: Column, digits: str | None) -> str:
     return digits.ljust(kept, "0")
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+def _match(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     found = pattern.fullmatch(text)
     _require(found is not None)
     assert found is not None

@@ -69,11 +69,11 @@ class MySqlKeySql:
 
     def after(self, key: Key) -> str:
         """The condition ``key < columns``, in the index's order."""
-        return self._beside(key, beyond=True, and_equal=False)
+        return self._compare(key, beyond=True, and_equal=False)
 
     def upto(self, key: Key) -> str:
         """The condition ``columns <= key``."""
-        return self._beside(key, beyond=False, and_equal=True)
+        return self._compare(key, beyond=False, and_equal=True)
 
     def same(self, key: Key) -> str:
         """The condition that the row has exactly this key."""
@@ -97,11 +97,11 @@ class MySqlKeySql:
 
     # ------------------------------------------------------------------ one column
 
-    def _beside(self, key: Key, *, beyond: bool, and_equal: bool) -> str:
+    def _compare(self, key: Key, *, beyond: bool, and_equal: bool) -> str:
         found = []
         equal: list[str] = []
         for place, text in enumerate(key):
-            strictly = self._strictly(place, text, beyond)
+            strictly = self._compare_strictly(place, text, beyond)
             if strictly is not None:
                 found.append(" AND ".join([*equal, strictly]))
             equal.append(self._equal(place, text))
@@ -109,7 +109,7 @@ class MySqlKeySql:
             found.append(" AND ".join(equal))
         return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
 
-    def _strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
+    def _compare_strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
         """The condition that the column is after (or before) the value in the index; None if that
         is impossible.
         """
@@ -119,7 +119,7 @@ class MySqlKeySql:
             return f"{name} IS NOT NULL" if greater else None
         column = self._column(place)
         if column.type_id in (types.ENUM, types.SET):
-            compared = _beside_number(name, column, number_of(column, text), greater)
+            compared = _compare_number(name, column, number_of(column, text), greater)
         else:
             compared = f"{name} {'>' if greater else '<'} {literal(column, text)}"
         if greater or not self._nullable(place):
@@ -142,7 +142,7 @@ class MySqlKeySql:
         return self._column(place).nullable
 
 
-def _beside_number(name: str, column: Column, number: int, greater: bool) -> str | None:
+def _compare_number(name: str, column: Column, number: int, greater: bool) -> str | None:
     """Compare an ENUM or SET by number, which is its order.
 
     Only equality uses the index, so the numbers are listed if there are few.
@@ -165,7 +165,7 @@ def number_of(column: Column, text: str) -> int:
             return labels.index(text) + 1 if text or "" in labels else 0
         return sum({1 << labels.index(label) for label in text.split(",")}) if text else 0
     except ValueError:
-        raise _misfit(column) from None
+        raise _type_error(column) from None
 
 
 def literal(column: Column, text: str) -> str:
@@ -177,17 +177,17 @@ def literal(column: Column, text: str) -> str:
     if kind in _INTEGERS or kind in (types.NEWDECIMAL, types.BIT):
         if column.logical == "bool" and text in ("t", "f", "true", "false"):
             return "1" if text[0] == "t" else "0"
-        return _checked(_DIGITS, column, text)
+        return _require_match(_DIGITS, column, text)
     if kind in _FLOATS:
-        number = _checked(_NUMBER, column, text)
+        number = _require_match(_NUMBER, column, text)
         return number if "e" in number.lower() else f"{number}e0"
     if kind in _TEMPORAL:
         match = _TIME.fullmatch(text.replace("T", " "))
         if match is None:
-            raise _misfit(column)
+            raise _type_error(column)
         return f"'{match[1]}'"
     if kind == types.STRING and column.type_name in _WORDS:
-        return f"'{_checked(_WORD, column, text)}'"
+        return f"'{_require_match(_WORD, column, text)}'"
     if kind not in types.CHARACTER:
         raise ChunkRefusedError(f"a column of type {column.type_name} can't be part of a key")
     if types.collation(column) != BINARY_COLLATION:
@@ -221,11 +221,11 @@ def bytes_value(column: Column, text: str) -> bytes:
     return value
 
 
-def _checked(pattern: re.Pattern[str], column: Column, text: str) -> str:
+def _require_match(pattern: re.Pattern[str], column: Column, text: str) -> str:
     if pattern.fullmatch(text) is None:
-        raise _misfit(column)
+        raise _type_error(column)
     return text
 
 
-def _misfit(column: Column) -> ChunkRefusedError:
+def _type_error(column: Column) -> ChunkRefusedError:
     return ChunkRefusedError(f"a key's value is none of column {column.name}'s type")

@@ -95,7 +95,7 @@ class MySqlChunkReader:
         if self._strategy == "gtid":
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
-            connection = self._marking()
+            connection = self._watermark_connection()
             # The end is read before the watermark is written, so it is visible once that commits.
             check_commit_order(connection)
             end = binlog_end(connection)
@@ -104,11 +104,11 @@ class MySqlChunkReader:
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
-            connection = self._busy = self._reading()
+            connection = self._busy = self._read_connection()
             schema: TableSchema | None = None
             try:
                 snapshot, emit_at = self._begin(connection)
-                schema = self._registry.register(self._found(connection, request.table))
+                schema = self._registry.register(self._find_schema(connection, request.table))
                 select = self._select.range if request.keys is None else self._select.keys
                 chunk = select(connection, request, schema, snapshot)
             except pymysql.MySQLError as error:
@@ -134,17 +134,17 @@ class MySqlChunkReader:
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
         """See `tidelog.ports.ChunkReader.boundaries`. Uses a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
-            connection = self._busy = self._planning()
+            connection = self._busy = self._plan_connection()
             try:
                 connection.rows(BEGIN)
-                schema = self._found(connection, request.table)
+                schema = self._find_schema(connection, request.table)
                 begun = time.monotonic()
                 ends: list[tuple[str | None, ...]] = []
                 while len(ends) < count:
                     if time.monotonic() - begun > PLAN_TRANSACTION_S:
                         connection.rows("COMMIT")
                         connection.rows(BEGIN)
-                        schema = self._found(connection, request.table)
+                        schema = self._find_schema(connection, request.table)
                         begun = time.monotonic()
                     end = self._select.boundary(connection, request, schema)
                     if end is None:
@@ -167,14 +167,14 @@ class MySqlChunkReader:
         transactions must be forgotten.
         """
         with chunk_errors("taking a snapshot"):
-            connection = self._marking()
+            connection = self._watermark_connection()
             if connection.flavor is Flavor.MARIADB:
                 return BinlogSnapshot(current_position(connection))
             if self._strategy == "gtid" or self._seen is not None:
                 with suppress(ChunkBusyError):
                     return BinlogSnapshot(self._visible_before(connection))
                 if self._strategy == "gtid":
-                    raise ChunkBusyError(_UNKNOWN)
+                    raise ChunkBusyError(_VISIBILITY_UNKNOWN)
             check_commit_order(connection)
             end = binlog_end(connection)
             commit_watermark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:now")
@@ -221,10 +221,10 @@ class MySqlChunkReader:
         executed, owned = row
         visible = seen.visible_before(GtidSet.parse(str(executed)), end, none_owned=not owned)
         if visible is None:
-            raise ChunkBusyError(_UNKNOWN)
+            raise ChunkBusyError(_VISIBILITY_UNKNOWN)
         return visible
 
-    def _found(self, connection: Connection, table: TableName) -> TableSchema:
+    def _find_schema(self, connection: Connection, table: TableName) -> TableSchema:
         """The table's current schema; locks the table against DDL until the transaction ends (a
         metadata lock, which no write waits for).
         """
@@ -242,7 +242,7 @@ class MySqlChunkReader:
         information_schema is as old as the transaction's snapshot, while the table itself is opened
         in its current state; a read that waited for DDL always sees both.
         """
-        connection = self._planning()
+        connection = self._plan_connection()
         connection.rows("COMMIT")
         found = self._finder.find(connection, table)
         if found is None or found.schema.columns != schema.columns:
@@ -250,7 +250,7 @@ class MySqlChunkReader:
 
     # ------------------------------------------------------------------ connections
 
-    def _marking(self) -> Connection:
+    def _watermark_connection(self) -> Connection:
         self._check_open()
         if self._marks is None or not self._marks.open:
             self._bound = 0  # it may be another server
@@ -264,13 +264,13 @@ class MySqlChunkReader:
             )
         return self._marks
 
-    def _planning(self) -> Connection:
+    def _plan_connection(self) -> Connection:
         self._check_open()
         if self._plans is None or not self._plans.open:
             self._plans = self._open("planning")
         return self._plans
 
-    def _reading(self) -> Connection:
+    def _read_connection(self) -> Connection:
         self._check_open()
         if self._reads is None or not self._reads.open:
             self._reads = self._open("chunks")
@@ -295,7 +295,7 @@ class MySqlChunkReader:
         _kill(self._url, connection, "KILL")
 
 
-_UNKNOWN = (
+_VISIBILITY_UNKNOWN = (
     "it is not known yet which transactions a SELECT would see: the log's reader has to catch up "
     "with the server's end, or its last transaction waits for a replica"
 )

@@ -22,7 +22,7 @@ from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.mysql.chunks.given_keys import spelled
+from tidelog.sources.mysql.chunks.given_keys import normalize_keys
 from tidelog.sources.mysql.chunks.key_sql import Key, bytes_value
 from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import Connection
@@ -73,9 +73,9 @@ class RowReader:
         try:
             # The first rows may be in the buffer of the definitions; the rest is read from the
             # socket.
-            rows.feed(_checked(source, lambda: source._rfile.read1(BUFFER_BYTES)))
+            rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
             while not rows.ended:
-                count = _checked(source, lambda: source._sock.recv_into(self._view))
+                count = _receive(source, lambda: source._sock.recv_into(self._view))
                 rows.feed(self._buffer[:count])
                 if kept is not None:
                     rows.take()
@@ -94,7 +94,7 @@ class RowReader:
         return rows.batch() if kept is None else kept
 
 
-def _checked(source: Any, receive: Callable[[], T]) -> T:
+def _receive(source: Any, receive: Callable[[], T]) -> T:
     """The result of ``receive``; raises PyMySQL's error if the connection is lost."""
     try:
         received = receive()
@@ -180,10 +180,10 @@ class MySqlChunkSelect:
         snapshot: Snapshot,
     ) -> ChunkRows:
         columns, _ = given_keys(request, schema)
-        request = replace(request, keys=spelled(request.keys or (), schema, columns))
+        request = replace(request, keys=normalize_keys(request.keys or (), schema, columns))
         _, given = given_keys(request, schema)
         sql = self._sql(connection, schema, columns)
-        absent = self._unspeakable(connection, schema, columns, given)
+        absent = self._unencodable_keys(connection, schema, columns, given)
         found: list[LogBatch] = []
         missing: list[Key] = []
         steps = KeySteps(request, self._widths.get(schema.table, 0.0), KEYS_AT_ONCE)
@@ -194,7 +194,7 @@ class MySqlChunkSelect:
                 query = sql.of_keys(some, request.where)
                 rows = self._read(connection, query, schema, steps.room)
                 if self._rows.cut:
-                    if steps.overflowed():
+                    if steps.note_overflow():
                         continue
                     break
                 found.append(rows)
@@ -204,7 +204,7 @@ class MySqlChunkSelect:
                     present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
                     absent |= {key for place, key in enumerate(some) if place not in present}
             missing += [key for key in step.keys or () if key in absent]
-            steps.took(size)
+            steps.count_step(size)
         self._widths[schema.table] = steps.row_bytes
         known = [_cells_of(key, schema, columns) for key in dict.fromkeys(missing)]
         found.append(absent_rows(known, schema, columns if missing else None))
@@ -249,7 +249,7 @@ class MySqlChunkSelect:
                 "can't be told apart: name NOT NULL columns in source.keys"
             )
 
-    def _unspeakable(
+    def _unencodable_keys(
         self,
         connection: Connection,
         schema: TableSchema,
@@ -273,7 +273,7 @@ class MySqlChunkSelect:
             odd = [t for t in odd if value_of(charset, t) is None]
             for at in range(0, len(odd), KEYS_AT_ONCE):
                 some = odd[at : at + KEYS_AT_ONCE]
-                tests = ", ".join(_survives(text, charset) for text in some)
+                tests = ", ".join(_round_trip_sql(text, charset) for text in some)
                 row = connection.row(f"SELECT {tests}")
                 lost = {text for text, kept in zip(some, row or (), strict=True) if not kept}
                 found |= {key for key in keys if key[place] in lost}
@@ -305,7 +305,7 @@ def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
     )
 
 
-def _survives(text: str, charset: str) -> str:
+def _round_trip_sql(text: str, charset: str) -> str:
     value = f"_utf8mb4 X'{text.encode().hex()}'"
     converted = f"CONVERT(CONVERT({value} USING {charset}) USING utf8mb4)"
     return f"{converted} = {value} COLLATE utf8mb4_bin"

@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts.exact_texts import needs_exact
 from tidelog.codecs.mysql.texts.exact_texts import sql as exact_sql
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.conditions import checked_condition
 from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, MySqlKeySql
 from tidelog.sources.mysql.connect import Connection, quote_name
 
@@ -163,7 +163,7 @@ class MySqlChunkSql:
     def _select(
         self, columns: Sequence[Column], conditions: Sequence[str], where: str | None
     ) -> str:
-        every = [*conditions, *([f"({checked(where)})"] if where else [])]
+        every = [*conditions, *([f"({checked_condition(where)})"] if where else [])]
         if NEVER in conditions:
             every = [NEVER]
         filtered = f" WHERE {' AND '.join(every)}" if every else ""

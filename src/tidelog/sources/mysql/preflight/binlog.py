@@ -47,14 +47,14 @@ def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     ]
 
 
-def _log_bin(examined: CheckContext) -> Iterator[Finding]:
-    if not examined.on("log_bin"):
+def _log_bin(context: CheckContext) -> Iterator[Finding]:
+    if not context.on("log_bin"):
         fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
         yield Finding("log_bin", "fail", "the server writes no binlog", fix)
         return
     yield Finding("log_bin", "ok", "the server writes a binlog")
     try:
-        status = log_status(examined.connection)
+        status = log_status(context.connection)
     except pymysql.MySQLError:
         return  # the missing privilege has its own finding
     for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
@@ -64,9 +64,9 @@ def _log_bin(examined: CheckContext) -> Iterator[Finding]:
             yield Finding("log filter", "fail", text, fix)
 
 
-def _rows(examined: CheckContext) -> Iterator[Finding]:
+def _rows(context: CheckContext) -> Iterator[Finding]:
     """The log must hold changes as rows, preferably whole ones."""
-    variables = examined.variables
+    variables = context.variables
     form = variables.get("binlog_format", "ROW")
     if form == "ROW":
         yield Finding("binlog_format", "ok", "binlog_format is ROW")
@@ -82,7 +82,7 @@ def _rows(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
     else:
         text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
-        if examined.connection.flavor is Flavor.MARIADB:
+        if context.connection.flavor is Flavor.MARIADB:
             text += ", with MariaDB after each update"
         fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
         yield Finding("row image", "warn", text, fix, ADMINISTRATOR, by_hand=True)
@@ -102,8 +102,8 @@ def _rows(examined: CheckContext) -> Iterator[Finding]:
             )
 
 
-def _row_metadata(examined: CheckContext) -> Iterator[Finding]:
-    found = examined.variables.get("binlog_row_metadata")
+def _row_metadata(context: CheckContext) -> Iterator[Finding]:
+    found = context.variables.get("binlog_row_metadata")
     if found == "FULL":
         yield Finding("row metadata", "ok", "binlog_row_metadata is FULL")
         return
@@ -119,15 +119,15 @@ def _row_metadata(examined: CheckContext) -> Iterator[Finding]:
     yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
 
 
-def _retention(examined: CheckContext) -> Iterator[Finding]:
-    variables = examined.variables
+def _retention(context: CheckContext) -> Iterator[Finding]:
+    variables = context.variables
     seconds = float(variables.get("binlog_expire_logs_seconds", 0) or 0)
     days = float(variables.get("expire_logs_days", 0) or 0)
     kept = seconds or days * 86_400
     variable = "binlog_expire_logs_seconds"
     if variable not in variables:
         variable = "expire_logs_days"
-    hours = _rds_hours(examined.connection)
+    hours = _rds_hours(context.connection)
     if hours is not None:
         if 0 < hours * 3600 < RETENTION_LEAST_S or not hours:
             text = f"RDS keeps binlogs for {hours:g} h: a capture down for longer loses data"
@@ -140,7 +140,7 @@ def _retention(examined: CheckContext) -> Iterator[Finding]:
             yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
         else:
             yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
-    elif not kept and parse_url(examined.url).host.endswith(AZURE):
+    elif not kept and parse_url(context.url).host.endswith(AZURE):
         text = (
             "binlog_expire_logs_seconds is 0, with which Azure purges a binlog once it has no use "
             "for it itself: a capture that is down loses data"
@@ -160,10 +160,10 @@ def _retention(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("retention", "ok", text)
 
 
-def _retention_size(examined: CheckContext) -> Iterator[Finding]:
+def _retention_size(context: CheckContext) -> Iterator[Finding]:
     """MariaDB and Percona's server can also purge by size."""
     for variable in ("max_binlog_total_size", "binlog_space_limit"):
-        total = int(examined.variables.get(variable, 0) or 0)
+        total = int(context.variables.get(variable, 0) or 0)
         if total:
             text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB ({variable})"
             fix = "let it hold the changes of at least the longest time that capture may be down"
@@ -185,10 +185,10 @@ def _rds_hours(connection: Connection) -> float | None:
     return None
 
 
-def _server_id(examined: CheckContext) -> Iterator[Finding]:
+def _server_id(context: CheckContext) -> Iterator[Finding]:
     """Every reader of a binlog must have its own id."""
-    ours = examined.server_id
-    theirs = int(examined.variables.get("server_id", 0) or 0)
+    ours = context.server_id
+    theirs = int(context.variables.get("server_id", 0) or 0)
     if theirs == 0:
         fix = (
             "SET GLOBAL server_id = 1;  -- or another number that no server beside it has; and in "
@@ -201,8 +201,8 @@ def _server_id(examined: CheckContext) -> Iterator[Finding]:
         fix = "another number in source.server_id"
         yield Finding("server id", "fail", f"{ours} is the server's own id", fix)
         return
-    connection = examined.connection
-    modern = examined.mysql and connection.version >= (8, 0, 22)
+    connection = context.connection
+    modern = context.mysql and connection.version >= (8, 0, 22)
     try:
         replicas = connection.named("SHOW REPLICAS" if modern else "SHOW SLAVE HOSTS")
     except pymysql.MySQLError:
@@ -220,15 +220,15 @@ def _server_id(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("server id", "ok", f"no other has the id {ours}")
 
 
-def _gtids(examined: CheckContext) -> Iterator[Finding]:
-    if not examined.mysql:
-        text = f"MariaDB's are always on; gtid_domain_id is {examined.variables['gtid_domain_id']}"
+def _gtids(context: CheckContext) -> Iterator[Finding]:
+    if not context.mysql:
+        text = f"MariaDB's are always on; gtid_domain_id is {context.variables['gtid_domain_id']}"
         yield Finding("GTID", "ok", text)
         return
-    mode = examined.variables.get("gtid_mode", "OFF").upper()
+    mode = context.variables.get("gtid_mode", "OFF").upper()
     if mode == "ON":
         yield Finding("GTID", "ok", "gtid_mode is ON")
-    elif examined.strategy == "gtid":
+    elif context.strategy == "gtid":
         text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
         yield Finding("GTID", "fail", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
     else:
@@ -239,10 +239,10 @@ def _gtids(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 
 
-def _commit_order(examined: CheckContext) -> Iterator[Finding]:
+def _commit_order(context: CheckContext) -> Iterator[Finding]:
     """What is before a watermark in the binlog must be visible once the watermark is committed."""
-    if examined.mysql:
-        if examined.on("binlog_order_commits"):
+    if context.mysql:
+        if context.on("binlog_order_commits"):
             text = "transactions become visible in the binlog's order"
             yield Finding("commit order", "ok", text)
         else:
@@ -253,17 +253,17 @@ def _commit_order(examined: CheckContext) -> Iterator[Finding]:
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
 
 
-def _semi_sync(examined: CheckContext) -> Iterator[Finding]:
-    variables = examined.variables
+def _semi_sync(context: CheckContext) -> Iterator[Finding]:
+    variables = context.variables
     # MySQL 8.0.26 and later have the newer name, of another plugin; its default differs from
     # MariaDB's.
     for side in ("source", "master"):
-        if examined.on(f"rpl_semi_sync_{side}_enabled"):
+        if context.on(f"rpl_semi_sync_{side}_enabled"):
             break
     else:
         return
     waits = variables.get(f"rpl_semi_sync_{side}_wait_point", "AFTER_COMMIT").upper()
-    if examined.strategy == "gtid" or waits != "AFTER_SYNC":
+    if context.strategy == "gtid" or waits != "AFTER_SYNC":
         yield Finding("semi-sync", "ok", f"semi-sync waits {waits}")
         return
     limit_s = int(variables.get(f"rpl_semi_sync_{side}_timeout", 0)) / 1000

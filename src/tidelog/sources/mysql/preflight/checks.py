@@ -22,7 +22,7 @@ from tidelog.sources.findings import (
 )
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
 from tidelog.sources.mysql.preflight.context import Check, CheckContext
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
@@ -89,11 +89,11 @@ class MySqlPreflight:
         findings = [Finding("connection", "ok", "the server accepts the connection")]
         with connection:
             try:
-                with translated("reading the server's variables"):
+                with translate_errors("reading the server's variables"):
                     rows = connection.rows("SHOW GLOBAL VARIABLES")
             except TidelogError as error:
                 return [*findings, Finding("variables", "fail", str(error))]
-            examined = CheckContext(
+            context = CheckContext(
                 url=self._url,
                 connection=connection,
                 variables={str(name).lower(): str(value) for name, value in rows},
@@ -109,29 +109,29 @@ class MySqlPreflight:
             )
             checks: list[Check] = [_replica, _sessions, _connections, _clock, *privilege_checks()]
             for part in (_version, *binlog_checks(), *checks, *table_checks()):
-                findings += _run(examined, part)
+                findings += _run(context, part)
         return findings
 
 
-def _run(examined: CheckContext, part: Check) -> list[Finding]:
+def _run(context: CheckContext, part: Check) -> list[Finding]:
     name = part.__name__.strip("_").replace("_", " ")
     found: list[Finding] = []
     try:
-        with translated(f"checking {name}"):
+        with translate_errors(f"checking {name}"):
             # One by one: findings before an error are kept.
-            for finding in part(examined):
+            for finding in part(context):
                 found.append(finding)
     except TidelogError as error:
         found.append(Finding(name, "fail", str(error)))
     return found
 
 
-def _version(examined: CheckContext) -> Iterator[Finding]:
-    connection, flavor = examined.connection, examined.connection.flavor
+def _version(context: CheckContext) -> Iterator[Finding]:
+    connection, flavor = context.connection, context.connection.flavor
     text = f"{flavor.product} {'.'.join(map(str, connection.version))}"
-    if flavor is not examined.kind:
+    if flavor is not context.kind:
         fix = f"source.kind: {flavor.value}"
-        yield Finding("kind", "fail", f"the server is {text}, not {examined.kind.value}", fix)
+        yield Finding("kind", "fail", f"the server is {text}, not {context.kind.value}", fix)
     oldest = OLDEST[flavor]
     if connection.version < oldest:
         least = ".".join(map(str, oldest))
@@ -143,33 +143,33 @@ def _version(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("version", "ok", text)
 
 
-def _replica(examined: CheckContext) -> Iterator[Finding]:
+def _replica(context: CheckContext) -> Iterator[Finding]:
     """A replica's own binlog must hold what it replicates; it can't take watermarks."""
-    connection = examined.connection
-    modern = examined.mysql and connection.version >= (8, 0, 22)
+    connection = context.connection
+    modern = context.mysql and connection.version >= (8, 0, 22)
     try:
         follows = bool(connection.rows("SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
     except pymysql.MySQLError:  # not granted: judge by the settings of a replica
-        follows = examined.on("read_only")
+        follows = context.on("read_only")
     variable = "log_replica_updates"
-    if variable not in examined.variables:
+    if variable not in context.variables:
         variable = "log_slave_updates"
-    if follows and not examined.on(variable):
+    if follows and not context.on(variable):
         fix = f"{variable} = ON  # in the server's configuration; then restart it"
         text = f"the server is a replica, and {variable} is OFF: its binlog lacks what it receives"
         yield Finding("replica", "fail", text, fix)
     elif follows:
         yield Finding("replica", "ok", "a replica that logs what it receives")
-    read_only = next((v for v in ("super_read_only", "read_only") if examined.on(v)), None)
-    if read_only is not None and examined.strategy == "table":
+    read_only = next((v for v in ("super_read_only", "read_only") if context.on(v)), None)
+    if read_only is not None and context.strategy == "table":
         text = f"{read_only} is ON: no marks can be written"
         fix = "source.watermarks: gtid"
         yield Finding("read only", "fail", text, f"{fix}  # or let source.url lead to the primary")
 
 
-def _sessions(examined: CheckContext) -> Iterator[Finding]:
+def _sessions(context: CheckContext) -> Iterator[Finding]:
     """A new session must read committed rows, and its writes must be logged."""
-    connection = examined.connection
+    connection = context.connection
     fault = session_fault(connection)
     if fault is not None:
         yield Finding("sessions", "fail", fault, SESSION_FIX)
@@ -193,23 +193,23 @@ def _sessions(examined: CheckContext) -> Iterator[Finding]:
         fix = "skip_character_set_client_handshake = OFF  # in the server's configuration"
         yield Finding("charset", "fail", f"a new session's character set is {charset}", fix)
     else:
-        server_charset = examined.variables.get("character_set_server", "?")
+        server_charset = context.variables.get("character_set_server", "?")
         text = f"the server's is {server_charset}; sessions of Tidelog use utf8mb4"
         yield Finding("charset", "ok", text)
 
 
-def _connections(examined: CheckContext) -> Iterator[Finding]:
+def _connections(context: CheckContext) -> Iterator[Finding]:
     """The session's value is the account's limit, or the server's limit for every account."""
-    ((limit,),) = examined.connection.rows("SELECT @@SESSION.max_user_connections")
-    account = Grants.of(examined.connection).account
+    ((limit,),) = context.connection.rows("SELECT @@SESSION.max_user_connections")
+    account = Grants.of(context.connection).account
     enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
     fix = f"ALTER USER {account} WITH MAX_USER_CONNECTIONS {enough};"
     yield connections(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
 
 
-def _clock(examined: CheckContext) -> Iterator[Finding]:
+def _clock(context: CheckContext) -> Iterator[Finding]:
     before = time.time()
-    server = float(examined.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
+    server = float(context.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
     skew = server - (before + time.time()) / 2
     text = f"the server's clock differs from ours by {skew:+.2f} s"
     level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"

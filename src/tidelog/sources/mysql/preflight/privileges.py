@@ -11,7 +11,7 @@ from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import quote_name
-from tidelog.sources.mysql.errors import number_of, words
+from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
@@ -26,25 +26,25 @@ def privilege_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     return [_replication, _watermark_table, _blocking_dumps]
 
 
-def _replication(examined: CheckContext) -> Iterator[Finding]:
+def _replication(context: CheckContext) -> Iterator[Finding]:
     """Try the statements that change nothing.
 
     Registering as a replica without reading the log is not tried: MySQL keeps the registration when
     the connection ends, and shows it from freed memory.
     """
-    grants = Grants.of(examined.connection)
+    grants = Grants.of(context.connection)
     lacks = []
     reasons = []
     events = "SHOW BINLOG EVENTS LIMIT 1"  # needs REPLICATION SLAVE on MySQL, not on MariaDB
-    reason = _refused(lambda: examined.connection.rows(events)) if examined.mysql else ""
-    if not examined.mysql and grants.missing(["REPLICATION SLAVE"]):
+    reason = _refused(lambda: context.connection.rows(events)) if context.mysql else ""
+    if not context.mysql and grants.missing(["REPLICATION SLAVE"]):
         reason = f"{grants.account} lacks REPLICATION SLAVE"
     if reason:
         lacks.append("REPLICATION SLAVE")
         reasons.append(reason)
-    reason = _refused(lambda: log_status(examined.connection))
+    reason = _refused(lambda: log_status(context.connection))
     if reason:
-        modern = not examined.mysql and examined.connection.version >= (10, 5, 2)
+        modern = not context.mysql and context.connection.version >= (10, 5, 2)
         lacks.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
         reasons.append(reason)
     if lacks:
@@ -60,22 +60,22 @@ def _refused(ask: Callable[[], object]) -> str:
         ask()
     except pymysql.MySQLError as error:
         if number_of(error) in _DENIED:
-            return words(number_of(error), str(error.args[-1]))
+            return server_message(number_of(error), str(error.args[-1]))
     return ""
 
 
-def _watermark_table(examined: CheckContext) -> Iterator[Finding]:
-    if examined.strategy != "table":
+def _watermark_table(context: CheckContext) -> Iterator[Finding]:
+    if context.strategy != "table":
         return
-    grants = Grants.of(examined.connection)
-    schema = examined.watermark_schema
+    grants = Grants.of(context.connection)
+    schema = context.watermark_schema
     there = bool(
-        examined.connection.rows(
+        context.connection.rows(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             (schema, "watermark"),
         )
     )
-    if is_view(examined.connection, schema):
+    if is_view(context.connection, schema):
         fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
         text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
         yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR, by_hand=True)
@@ -92,18 +92,18 @@ def _watermark_table(examined: CheckContext) -> Iterator[Finding]:
         yield Finding("watermark table", "ok", text)
 
 
-def _blocking_dumps(examined: CheckContext) -> Iterator[Finding]:
+def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
     """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots report their position without
     it.
     """
-    if not examined.mysql:
+    if not context.mysql:
         return
-    grants = Grants.of(examined.connection)
+    grants = Grants.of(context.connection)
     lacks = grants.missing(["RELOAD"])
     if not lacks:
         yield Finding("blocking dumps", "ok", f"{grants.account} may make them")
         return
-    asked = examined.snapshot_mode == "blocking"
+    asked = context.snapshot_mode == "blocking"
     text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
     fix = grants.statement(lacks) if asked else ""
     yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)

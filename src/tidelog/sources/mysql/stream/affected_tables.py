@@ -28,7 +28,7 @@ from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.tokens import Token, tokens
@@ -112,7 +112,7 @@ class TouchedTables:
     """
 
     objection: str | None = None
-    below: tuple[TableName, ...] = ()
+    cascaded: tuple[TableName, ...] = ()
 
 
 class AffectedTables:
@@ -134,14 +134,14 @@ class AffectedTables:
         cascades: bool,
     ) -> None:
         self._url = url
-        self._connected = connected
+        self._get_connection = connected
         self._captured = captured
         self._cascades = cascades
         self._tables: dict[TableName, TouchedTables] = {}
         self._views: frozenset[TableName] | None = None
         self._grants: Grants | None = None
-        self._end = 0  # the log's end when `_hiding` was read
-        self._hiding: list[tuple[int, Statement, bool]] = []
+        self._end = 0  # the log's end when `_catalogue_changes` was read
+        self._catalogue_changes: list[tuple[int, Statement, bool]] = []
 
     def note(self, seen: QuerySeen) -> None:
         """Clear the cached catalogue if a statement of the stream changes the catalogue."""
@@ -153,9 +153,9 @@ class AffectedTables:
         self._tables.clear()
         self._views = self._grants = None
         self._end = 0
-        self._hiding = []
+        self._catalogue_changes = []
 
-    def of_statement(
+    def by_statement(
         self, seen: QuerySeen, named: Statement, permanent: Statement
     ) -> TouchedTables:
         """The tables that a statement may have changed besides those that it names.
@@ -170,32 +170,32 @@ class AffectedTables:
         if named.unclear:
             return TouchedTables("which tables it writes can't be told from its text")
         targets = [e.table for e in permanent.effects if e.effect in WRITES]
-        objection = self._calls(seen, named)
+        objection = self._function_objection(seen, named)
         if objection is not None:
             return TouchedTables(objection)
-        below: list[TableName] = []
+        cascaded: list[TableName] = []
         for table in targets:
             if table.namespace == _NO_TRIGGERS_IN:
                 continue
             found = self._tables.get(table)
             if found is None:
-                with translated(f"finding what writes of {table} change"):
+                with translate_errors(f"finding what writes of {table} change"):
                     found = self._tables[table] = self._read_table(table)
                 self._search(seen.position)
-            hidden = self._hidden(seen, table)
+            hidden = self._catalogue_objection(seen, table)
             if found.objection is not None or hidden is not None:
                 return TouchedTables(found.objection or hidden)
-            below += found.below
-        return TouchedTables(None, tuple(below))
+            cascaded += found.cascaded
+        return TouchedTables(None, tuple(cascaded))
 
-    def of_emptied_memory(self, table: TableName) -> tuple[TableName, ...]:
+    def by_emptied_memory_table(self, table: TableName) -> tuple[TableName, ...]:
         """All captured tables if this table's engine is MEMORY, else none.
 
         Older versions of MariaDB write a DELETE of all its rows after a restart, which looks like a
         session's DELETE.
         """
-        with translated(f"finding what a DELETE of {table} changed"):
-            rows = self._connected().rows(_ALL_TABLES)
+        with translate_errors(f"finding what a DELETE of {table} changed"):
+            rows = self._get_connection().rows(_ALL_TABLES)
         engines = {TableName(str(schema), str(name)): engine for schema, name, engine in rows}
         if str(engines.get(table)).upper() != "MEMORY":
             return ()
@@ -204,7 +204,9 @@ class AffectedTables:
     # ------------------------------------------------------------------ by the log
 
     def _databases_are_not_captured(self, seen: QuerySeen) -> bool:
-        return bool(seen.databases) and not any(map(self._captured.may_be_in, seen.databases or ()))
+        return bool(seen.databases) and not any(
+            map(self._captured.may_include, seen.databases or ())
+        )
 
     def _emptied_by_restart(self, seen: QuerySeen) -> bool:
         """Return True for the DELETE that MySQL logs when it finds a MEMORY table empty after a
@@ -212,22 +214,22 @@ class AffectedTables:
 
         A session's statement would carry the databases that it used.
         """
-        mysql = self._connected().flavor is Flavor.MYSQL
+        mysql = self._get_connection().flavor is Flavor.MYSQL
         return mysql and seen.databases is None and _BY_SERVER.fullmatch(seen.sql) is not None
 
     # ------------------------------------------------------------------ by the catalogue
 
     def _read_table(self, table: TableName) -> TouchedTables:
-        sql = self._connected()
+        sql = self._get_connection()
         pair = (table.namespace, table.name)
         row = sql.row(_TABLE, pair)
-        missing = self._granted().missing(["TRIGGER"], *pair)
+        missing = self._get_grants().missing(["TRIGGER"], *pair)
         if row is None and not missing:
             return TouchedTables(f"{table} is not there any more")
         if row is not None and str(row[0]) not in _BASE_TABLES:
             return TouchedTables(f"{table} is a {str(row[0]).lower()}")
         if missing:
-            grant = self._granted().statement(missing, *pair)
+            grant = self._get_grants().statement(missing, *pair)
             return TouchedTables(
                 f"whether {table} has triggers is hidden from this account ({grant})"
             )
@@ -243,10 +245,10 @@ class AffectedTables:
         if not self._cascades:
             return TouchedTables()
         graph = CascadeGraph(tuple(all_cascades(sql, logged_too=True)))
-        below = sorted(graph.below(table, deleted=True, updated=True))
-        return TouchedTables(None, tuple(child for child in below if child in self._captured))
+        cascaded = sorted(graph.affected_tables(table, deleted=True, updated=True))
+        return TouchedTables(None, tuple(child for child in cascaded if child in self._captured))
 
-    def _calls(self, seen: QuerySeen, named: Statement) -> str | None:
+    def _function_objection(self, seen: QuerySeen, named: Statement) -> str | None:
         """Why the statement's reads may call a stored function, which may write any table."""
         words = list(tokens(seen.sql, seen.sql_mode))
         called = _first_call(words, _spellings(named))
@@ -259,12 +261,12 @@ class AffectedTables:
             names |= {name.lower() for name in names}
         qualified = any(token.text == "." for token in words)
         database = None if qualified or not seen.database else seen.database
-        missing = self._granted().missing(["SELECT"], database)
+        missing = self._get_grants().missing(["SELECT"], database)
         if missing:
             return "which views it reads is hidden from this account"
         if self._views is None:
-            with translated("reading which views there are"):
-                rows = self._connected().rows(_VIEWS)
+            with translate_errors("reading which views there are"):
+                rows = self._get_connection().rows(_VIEWS)
             self._views = frozenset(
                 TableName(str(schema), str(name))
                 for schema, name in rows
@@ -274,19 +276,19 @@ class AffectedTables:
         for view in sorted(self._views):
             if view.name in names and database in (None, view.namespace):
                 return f"it may read the view {view}, which may call a stored function"
-        return self._hidden(seen, None)
+        return self._catalogue_objection(seen, None)
 
-    def _granted(self) -> Grants:
+    def _get_grants(self) -> Grants:
         if self._grants is None:
-            with translated("reading what the account may do"):
-                self._grants = Grants.of(self._connected())
+            with translate_errors("reading what the account may do"):
+                self._grants = Grants.of(self._get_connection())
         return self._grants
 
     # ------------------------------------------------------------------ from then to now
 
-    def _hidden(self, seen: QuerySeen, table: TableName | None) -> str | None:
+    def _catalogue_objection(self, seen: QuerySeen, table: TableName | None) -> str | None:
         """Why the catalogue may have been different when the statement ran."""
-        for at, statement, hides in self._hiding:
+        for at, statement, hides in self._catalogue_changes:
             if at > seen.end and (
                 hides
                 or statement.database is not None
@@ -297,10 +299,10 @@ class AffectedTables:
 
     def _search(self, position: int) -> None:
         """Search the log from ``position`` to its current end, after the catalogue was read."""
-        with translated("reading the log ahead of a statement"):
-            sql = self._connected()
+        with translate_errors("reading the log ahead of a statement"):
+            sql = self._get_connection()
             files, self._end = log_files(sql), log_end(sql).position
-        self._hiding = []
+        self._catalogue_changes = []
         if self._end > position:
             for _, part in read_part(self._url, files, position, self._end):
                 for at, _, query in queries(part):
@@ -314,7 +316,7 @@ class AffectedTables:
         replaces = keyword != "CREATE" or _REPLACES.search(sql) is not None
         hides = replaces and _HIDES.search(sql) is not None
         if hides or statement.effects or statement.database is not None:
-            self._hiding.append((at, statement, hides))
+            self._catalogue_changes.append((at, statement, hides))
 
 
 def _first_call(words: list[Token], written: set[str]) -> str | None:

@@ -20,31 +20,31 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.gtids import (
     Gtids,
     GtidSet,
     MariaDbGtids,
-    before_file,
-    inside,
-    joined,
-    named,
+    contained,
+    difference,
+    executed_before_file,
+    gtids_of,
     parse,
     read_gtids,
-    without,
+    union_of,
 )
 from tidelog.sources.mysql.stream.positions import LogFiles, has_gtids
 
 logger = logging.getLogger(__name__)
 
-ANEW = "begin a new event log and dump the tables again"
-AGAIN = f"{ANEW}, or set source.snapshot: when_needed"
+NEW_LOG_ADVICE = "begin a new event log and dump the tables again"
+NEW_LOG_OR_SETTING = f"{NEW_LOG_ADVICE}, or set source.snapshot: when_needed"
 _MOST_NAMED = 300
 """Maximum length of GTIDs in a message, in characters."""
 _MOST_STRANGE = 20
 
 
-def shift_behind(files: LogFiles, last: Resume) -> int:
+def file_shift(files: LogFiles, last: Resume) -> int:
     """The number to add to the server's file numbers so that all are after a position of the event
     log.
 
@@ -54,7 +54,7 @@ def shift_behind(files: LogFiles, last: Resume) -> int:
     return max(0, newest + 1 - unpack(files.first)[0])
 
 
-def place_on(
+def find_resume_position(
     connection: Connection,
     url: ServerUrl,
     files: LogFiles,
@@ -83,12 +83,14 @@ def place_on(
     """
     flavor = connection.flavor
     servers = f"{before.member} and {found.member}"
-    with translated("asking for executed GTIDs"):
+    with translate_errors("asking for executed GTIDs"):
         if before.kind != found.kind or not last.executed or not has_gtids(connection):
             raise SourceChangedError(_not_comparable(before, found))
         held = parse(flavor, last.executed)
         begun = parse(flavor, last.begun)
-        lacks = without(joined(held, begun), _executed_there(connection, joined(held, begun)))
+        lacks = difference(
+            union_of(held, begun), _executed_gtids(connection, union_of(held, begun))
+        )
         receives = bool(lacks) and bool(connection.value("SELECT @@GLOBAL.read_only"))
     if receives:
         raise ConnectionLostError(
@@ -101,11 +103,11 @@ def place_on(
             f"source.url leads to another server ({servers}), which lacks transactions that the "
             f"event log holds: {_short(lacks)}. It is not a replica of the former one, or was "
             "promoted before it had received all: what outputs hold of these is lost in the "
-            f"source. Correct source.url, or {ANEW}"
+            f"source. Correct source.url, or {NEW_LOG_ADVICE}"
         )
-    place, first = _first_behind(url, files, end, held, flavor)
+    place, first = _first_uncaptured(url, files, end, held, flavor)
     if begun and first != str(begun):
-        raise _amid(first, last.begun)
+        raise _errant_error(first, last.begun)
     logger.warning(
         "the source is another server (%s): the log goes on at %s, behind all transactions that "
         "the event log holds",
@@ -117,7 +119,7 @@ def place_on(
     return replace(last, acknowledge=place)
 
 
-def _executed_there(connection: Connection, asked: Gtids) -> Gtids:
+def _executed_gtids(connection: Connection, asked: Gtids) -> Gtids:
     """The transactions that the server has executed, at least those among ``asked``."""
     if isinstance(asked, GtidSet):
         text = connection.value("SELECT @@GLOBAL.gtid_executed")
@@ -135,7 +137,7 @@ def _executed_there(connection: Connection, asked: Gtids) -> Gtids:
     return logged.union(MariaDbGtids(elder))
 
 
-def _first_behind(
+def _first_uncaptured(
     url: ServerUrl, files: LogFiles, end: int, held: Gtids, flavor: Flavor
 ) -> tuple[int, str]:
     """The first transaction that is not in the event log: its position and its GTID.
@@ -148,7 +150,7 @@ def _first_behind(
     for item in read_gtids(url, files, files.begin(number), end, flavor):
         if not isinstance(item, GtidsSeen):
             continue
-        captured = inside(held, item)
+        captured = contained(held, item)
         others = np.flatnonzero(~captured).tolist()
         if len(strange) < _MOST_STRANGE:
             strange += [item.text(index) for index in others[:_MOST_STRANGE]]
@@ -159,9 +161,9 @@ def _first_behind(
                 behind = int(item.position[first]), item.text(first)
         late = np.flatnonzero(captured[first:])
         if len(late):
-            raise _amid(", ".join(strange), item.text(first + int(late[-1])))
-        known = joined(known, named(item, flavor))
-        if behind is not None and not without(held, known):
+            raise _errant_error(", ".join(strange), item.text(first + int(late[-1])))
+        known = union_of(known, gtids_of(item, flavor))
+        if behind is not None and not difference(held, known):
             return behind
     return behind or (end, "")
 
@@ -174,23 +176,24 @@ def _file_to_read(
     """
     before: Gtids | None = None
     for number in reversed(files.sizes):
-        before = before_file(url, files, number, flavor)
-        if before is not None and not without(before, held):
+        before = executed_before_file(url, files, number, flavor)
+        if before is not None and not difference(before, held):
             return number, before
-    lost = "" if before is None else f": {_short(without(before, held))}"
+    lost = "" if before is None else f": {_short(difference(before, held))}"
     raise GapError(
         f"the server that source.url leads to now has purged transactions that were not captured "
-        f"yet{lost}. Keep binlogs for longer (binlog_expire_logs_seconds), then {AGAIN}"
+        f"yet{lost}. Keep binlogs for longer (binlog_expire_logs_seconds), then "
+        f"{NEW_LOG_OR_SETTING}"
     )
 
 
-def _amid(strange: str, held: str) -> GapError:
+def _errant_error(strange: str, held: str) -> GapError:
     return GapError(
         "source.url leads to another server, and in its binlog transactions stand before some that "
         f"the event log holds, which the former server did not have there: {strange[:_MOST_NAMED]} "
         f"before {held}. They are errant transactions, written on the replica itself, or it "
         "commits in another order (replica_preserve_commit_order is OFF). What they changed is not "
-        f"in the event log: {AGAIN}"
+        f"in the event log: {NEW_LOG_OR_SETTING}"
     )
 
 
@@ -199,9 +202,9 @@ def _not_comparable(before: SourceId, found: SourceId) -> str:
         f"the event log holds {before.kind} server {before.member}, but source.url "
         f"leads to {found.kind} server {found.member}, whose binlog has positions "
         "of its own, and there are no GTIDs to compare (gtid_mode is not ON, or an earlier version "
-        f"wrote the event log's end): correct source.url, or {ANEW}. Before a replica that was "
-        "promoted is captured, compare its executed GTIDs with those of the old server: what only "
-        "the old one had is lost"
+        f"wrote the event log's end): correct source.url, or {NEW_LOG_ADVICE}. Before a "
+        "replica that was promoted is captured, compare its executed GTIDs with those of the old "
+        "server: what only the old one had is lost"
     )
 
 

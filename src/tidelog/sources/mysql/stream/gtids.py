@@ -58,7 +58,7 @@ class GtidSet:
                     found.setdefault(source, [])
                     continue
                 found[source].append((int(first), int(last or first)))
-        return cls({s: merged(i) for s, i in found.items() if i})
+        return cls({s: merge_intervals(i) for s, i in found.items() if i})
 
     def __str__(self) -> str:
         by_uuid: dict[UUID, list[str]] = {}
@@ -83,7 +83,7 @@ class GtidSet:
         found: Bools = (at >= 0) & (numbers <= intervals[np.maximum(at, 0), 1])
         return found
 
-    def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
+    def contains(self, source: GtidSource, numbers: Int64s) -> Bools:
         """Like `contains_all`, for a source as the log's scanner has it."""
         assert isinstance(source, BinlogServer)
         return self.contains_all((source.uuid, source.tag), numbers)
@@ -98,19 +98,19 @@ class GtidSet:
     def minus(self, other: GtidSet) -> GtidSet:
         """The GTIDs of this set that are not in the other one."""
         left = {
-            source: _cut_out(intervals, other.intervals.get(source, ()))
+            source: _subtract(intervals, other.intervals.get(source, ()))
             for source, intervals in self.intervals.items()
         }
         return GtidSet({source: found for source, found in left.items() if found})
 
     def union(self, other: GtidSet) -> GtidSet:
-        joined = dict(self.intervals)
+        merged_sets = dict(self.intervals)
         for source, intervals in other.intervals.items():
-            joined[source] = merged((*joined.get(source, ()), *intervals))
-        return GtidSet(joined)
+            merged_sets[source] = merge_intervals((*merged_sets.get(source, ()), *intervals))
+        return GtidSet(merged_sets)
 
 
-def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+def merge_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """Sort and merge intervals so that they neither touch nor overlap."""
     out: list[Interval] = []
     for first, last in sorted(intervals):
@@ -121,7 +121,7 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(out)
 
 
-def _cut_out(intervals: Iterable[Interval], holes: Iterable[Interval]) -> tuple[Interval, ...]:
+def _subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> tuple[Interval, ...]:
     """Sorted intervals minus sorted others."""
     left: list[Interval] = []
     for first, last in intervals:
@@ -224,7 +224,7 @@ class SeenGtids:
         for batch in self._batches:
             if first is None:
                 first = int(batch.position[0])
-            missing = ~inside(executed, batch)
+            missing = ~contained(executed, batch)
             if missing.any():
                 return int(batch.position[np.argmax(missing)]), first
         return None, first
@@ -248,24 +248,24 @@ def gtid_set(seen: GtidsSeen) -> GtidSet:
             lasts = numbers[np.concatenate((breaks, [len(numbers) - 1]))]
             pairs = zip(firsts.tolist(), lasts.tolist(), strict=True)
             key = (source.uuid, source.tag)
-            found[key] = merged([*found.get(key, ()), *pairs])
+            found[key] = merge_intervals([*found.get(key, ()), *pairs])
     return GtidSet(found)
 
 
-class Held(Protocol):
+class GtidContainer(Protocol):
     """A set of transactions by GTID."""
 
-    def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
+    def contains(self, source: GtidSource, numbers: Int64s) -> Bools:
         """bool[n]: True for each number of the source that is in the set."""
         ...
 
 
-def inside(held: Held, seen: GtidsSeen) -> Bools:
+def contained(held: GtidContainer, seen: GtidsSeen) -> Bools:
     """bool[n]: True for transactions of a part of the log that are in the set."""
     found = np.zeros(len(seen), dtype=np.bool_)
     for index in np.unique(seen.source).tolist():
         mine = seen.source == index
-        found[mine] = held.holds(seen.sources[index], seen.number[mine])
+        found[mine] = held.contains(seen.sources[index], seen.number[mine])
     return found
 
 
@@ -293,11 +293,11 @@ class MariaDbGtids:
     def __bool__(self) -> bool:
         return bool(self.last)
 
-    def holds(self, source: GtidSource, numbers: Int64s) -> Bools:
+    def contains(self, source: GtidSource, numbers: Int64s) -> Bools:
         """bool[n]: True for each number of the source that is in the set."""
         assert isinstance(source, MariaDbSource)
-        inside: Bools = numbers <= self.last.get(source, 0)
-        return inside
+        contained: Bools = numbers <= self.last.get(source, 0)
+        return contained
 
     def union(self, other: MariaDbGtids) -> MariaDbGtids:
         sources = {*self.last, *other.last}
@@ -320,7 +320,7 @@ def parse(flavor: Flavor, text: str) -> Gtids:
     return MariaDbGtids.parse(text) if flavor is Flavor.MARIADB else GtidSet.parse(text)
 
 
-def joined(known: Gtids, more: Gtids) -> Gtids:
+def union_of(known: Gtids, more: Gtids) -> Gtids:
     """The union of both sets, which are of one flavour."""
     if isinstance(known, MariaDbGtids):
         assert isinstance(more, MariaDbGtids)
@@ -329,7 +329,7 @@ def joined(known: Gtids, more: Gtids) -> Gtids:
     return known.union(more)
 
 
-def without(held: Gtids, other: Gtids) -> Gtids:
+def difference(held: Gtids, other: Gtids) -> Gtids:
     """The first set minus the second; they are of one flavour."""
     if isinstance(held, MariaDbGtids):
         assert isinstance(other, MariaDbGtids)
@@ -338,7 +338,7 @@ def without(held: Gtids, other: Gtids) -> Gtids:
     return held.minus(other)
 
 
-def named(seen: GtidsSeen, flavor: Flavor) -> Gtids:
+def gtids_of(seen: GtidsSeen, flavor: Flavor) -> Gtids:
     """The transactions that begin in a part of the log."""
     if flavor is not Flavor.MARIADB:
         return gtid_set(seen)
@@ -375,7 +375,9 @@ def read_gtids(
                 yield item
 
 
-def before_file(url: ServerUrl, files: LogFiles, number: int, flavor: Flavor) -> Gtids | None:
+def executed_before_file(
+    url: ServerUrl, files: LogFiles, number: int, flavor: Flavor
+) -> Gtids | None:
     """The transactions executed before a file; None if the file does not list them."""
     begin = files.begin(number)
     for item in read_gtids(url, files, begin, begin + files.sizes[number] - FILE_START, flavor):
@@ -391,7 +393,7 @@ def executed_before(url: ServerUrl, files: LogFiles, position: int, flavor: Flav
         if isinstance(item, GtidStateSeen):
             found = parse(flavor, item.text)
         elif found is not None:
-            found = joined(found, named(item, flavor))
+            found = union_of(found, gtids_of(item, flavor))
     return found
 
 
@@ -422,7 +424,7 @@ class LoggedGtids:
             upto = max(begin.acknowledge, begin.position)
             known = executed_before(url, files, upto, flavor)
         self.begin(flavor, known, begin)
-        return self.located(begin)
+        return self.with_gtids(begin)
 
     def begin(self, flavor: Flavor, executed: Gtids | None, begin: Resume) -> None:
         """Set the transactions that were executed before ``begin``; None if they are not known."""
@@ -436,7 +438,7 @@ class LoggedGtids:
             if self._executed is not None and len(seen):
                 self._pending.append(seen)
 
-    def located(self, resume: Resume) -> Resume:
+    def with_gtids(self, resume: Resume) -> Resume:
         """The same position with the GTIDs of `Resume`. Positions come in order."""
         with self._lock:
             if self._executed is None:
@@ -444,7 +446,7 @@ class LoggedGtids:
             self._fold(max(resume.acknowledge, resume.position))
             begun = ""
             if resume.position >= resume.acknowledge and resume.ordinal >= 0:
-                begun = self._at(resume.position)
+                begun = self._gtid_at(resume.position)
                 if not begun:
                     return resume  # better no GTIDs than a set that misses a transaction
             self._text = self._text or str(self._executed)
@@ -465,10 +467,10 @@ class LoggedGtids:
             if over < len(seen):
                 self._pending.appendleft(_slice(seen, over, len(seen)))
             assert self._executed is not None
-            self._executed = joined(self._executed, named(_slice(seen, 0, over), self._flavor))
+            self._executed = union_of(self._executed, gtids_of(_slice(seen, 0, over), self._flavor))
             self._text = ""
 
-    def _at(self, position: int) -> str:
+    def _gtid_at(self, position: int) -> str:
         """The GTID of the transaction that begins there; empty if it is not known."""
         if self._pending and int(self._pending[0].position[0]) == position:
             return self._pending[0].text(0)

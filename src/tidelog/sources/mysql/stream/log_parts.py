@@ -87,7 +87,7 @@ def read_part(
             received = stream.receive(WAIT_S)
             if received is None:
                 raise ConnectionLostError("reading a part of the binlog: the server fell silent")
-            part, at = _cut(received, stream.checksum, files, at, end)
+            part, at = _events_before(received, stream.checksum, files, at, end)
             if len(part.ends):
                 yield stream, part
             if received.ended:
@@ -122,7 +122,7 @@ GROUP_BEGINS = (
 )
 
 
-def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
+def prepared_groups(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
     """The XA transactions that consecutive parts of the log prepare: begin and end of the group,
     and xid.
     """
@@ -137,7 +137,7 @@ def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
             if kind == EventType.XA_PREPARE:
                 body = part.body(index)
             elif kind == EventType.TRANSACTION_PAYLOAD:
-                body = _prepared_inside(part.body(index))
+                body = _payload_prepare(part.body(index))
             else:
                 begin = end - int(part.offsets[index + 1] - part.offsets[index])
             if body is not None:
@@ -146,7 +146,7 @@ def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
                     yield begin, end, xid
 
 
-def _prepared_inside(body: bytes) -> bytes | None:
+def _payload_prepare(body: bytes) -> bytes | None:
     """The body of the XA_PREPARE event at the end of a compressed transaction, if there is one."""
     payload = parse_transaction_payload(body)
     last = b""
@@ -160,7 +160,7 @@ def _prepared_inside(body: bytes) -> bytes | None:
     return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
 
 
-def _cut(
+def _events_before(
     received: ReceivedEvents, checksum: bool, files: LogFiles, at: int, end: int
 ) -> tuple[LogPart, int]:
     """The events that end at or before ``end``, and the position after them."""

@@ -46,11 +46,11 @@ from tidelog.ports import (
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.errors import translated
-from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
+from tidelog.sources.mysql.errors import translate_errors
+from tidelog.sources.mysql.identity import check_log, file_created, identify, log_recreated_error
 from tidelog.sources.mysql.stream.affected_tables import AffectedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
-from tidelog.sources.mysql.stream.failover import place_on, shift_behind
+from tidelog.sources.mysql.stream.failover import file_shift, find_resume_position
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_statements import LogStatements
 from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
@@ -62,13 +62,13 @@ from tidelog.sources.mysql.stream.replication.stream import (
     BinlogStream,
     ReceivedEvents,
 )
-from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlLookahead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
 # Seconds between comparisons of an idle stream with the log's end.
-ASK_S = 5.0
+CHECK_S = 5.0
 
 
 class StallWatch:
@@ -79,9 +79,9 @@ class StallWatch:
     """
 
     def __init__(self, connected: Callable[[], Connection]) -> None:
-        self._connected = connected
+        self._get_connection = connected
         self._position = -1
-        self._asked = 0.0
+        self._checked_at = 0.0
 
     def check(self, position: int) -> None:
         """Compare the position with the log's end; call it after each poll.
@@ -90,13 +90,13 @@ class StallWatch:
         """
         now = time.monotonic()
         if position != self._position:
-            self._position, self._asked = position, now
+            self._position, self._checked_at = position, now
             return
-        if now - self._asked < ASK_S:
+        if now - self._checked_at < CHECK_S:
             return
-        self._asked = now
-        with translated("asking where the binlog ends"):
-            end = log_end(self._connected()).position
+        self._checked_at = now
+        with translate_errors("asking where the binlog ends"):
+            end = log_end(self._get_connection()).position
         if end < position:
             raise ConnectionLostError(
                 f"the binlog ends at {text(end)}, but was read up to {text(position)}: it began "
@@ -171,8 +171,8 @@ class MySqlLogReader:
         self._scanner: BinlogScanner | None = None
         self._cascades: CascadeWatch | None = None
         if watch_cascades:
-            self._cascades = CascadeWatch(self._connected, self._captured.__contains__)
-        self._stalls = StallWatch(self._connected)
+            self._cascades = CascadeWatch(self._get_connection, self._captured.__contains__)
+        self._stalls = StallWatch(self._get_connection)
         self._tables = LogTables(
             self._captured, self._metadata_tables, registry, self._history, self._cascades
         )
@@ -183,11 +183,13 @@ class MySqlLogReader:
             self._history,
             self._temporary,
             self._cascades,
-            AffectedTables(self._url, self._connected, self._captured, cascades=watch_cascades),
+            AffectedTables(
+                self._url, self._get_connection, self._captured, cascades=watch_cascades
+            ),
         )
-        self._xa = XaRows(self._url, self._connected, self._events)
+        self._xa = XaRows(self._url, self._get_connection, self._events)
         self._idle_at = 0  # the furthest position that may be acknowledged
-        self._told = 0
+        self._reported_to = 0
         self._number = 0
         self._source: SourceId | None = None
 
@@ -211,9 +213,9 @@ class MySqlLogReader:
     def _start(self, resume: Resume | None, missed: Resume | None) -> Resume:
         """``missed``: the position before a gap after which the log restarts at its end."""
         self._disconnect()
-        sql = self._connected()
+        sql = self._get_connection()
         before = self._source or self._expected
-        with translated("starting to read the binlog"):
+        with translate_errors("starting to read the binlog"):
             self._flavor = self._temporary.flavor = sql.flavor
             self._check_kind(sql)
             self._captured.set_fold(bool(sql.value("SELECT @@lower_case_table_names")))
@@ -221,13 +223,13 @@ class MySqlLogReader:
             moved = before is not None and before.member != source.member
             self._url.pin.shift = 0 if moved else source.timeline
             if moved and (last := resume or missed) is not None:
-                self._url.pin.shift = shift_behind(log_files(sql), last)
+                self._url.pin.shift = file_shift(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position
-            settled = self._none_between_log_and_view(sql)
+            settled = self._all_logged_visible(sql)
         if moved and resume is not None:
             assert before is not None
-            resume = place_on(sql, self._url, files, end, resume, before, source)
+            resume = find_resume_position(sql, self._url, files, end, resume, before, source)
         source = replace(source, timeline=self._url.pin.shift)
         begin = Resume(end, 0, -1) if resume is None else resume
         check_log(files, resume, end)
@@ -246,8 +248,8 @@ class MySqlLogReader:
             self._finder,
             self._registry,
             self._history,
-            self._connected,
-            DdlAhead(self._url, fold=self._captured.fold, temporary=self._temporary),
+            self._get_connection,
+            DdlLookahead(self._url, fold=self._captured.fold, temporary=self._temporary),
         )
         self._scanner = BinlogScanner(
             self._flavor,
@@ -266,7 +268,7 @@ class MySqlLogReader:
         if resume is None:
             schemas.note_all(self._captured.__contains__, begin.acknowledge)
         self._seen.start(at, settled=settled and resume is None)
-        self._idle_at = self._told = begin.acknowledge
+        self._idle_at = self._reported_to = begin.acknowledge
         return begin
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
@@ -279,22 +281,22 @@ class MySqlLogReader:
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
             if not scanner.in_transaction and (
-                scanner.tables > MOST_TABLES or self._tables.refused_are_due()
+                scanner.tables > MOST_TABLES or self._tables.retry_is_due()
             ):
                 scanner.forget_tables()
                 self._metadata_tables.clear()
         self._stalls.check(scanner.position)
-        if not scanner.in_transaction and scanner.position > self._told:
+        if not scanner.in_transaction and scanner.position > self._reported_to:
             # Also after transactions without captured changes.
-            self._told = scanner.position
-            resume = scanner.resume  # before `_told` while an XA transaction is prepared
+            self._reported_to = scanner.position
+            resume = scanner.resume  # before `_reported_to` while an XA transaction is prepared
             self._idle_at = max(self._idle_at, resume.acknowledge)
             self._temporary.save()
-            yield IdleAt(resume, self._told)
+            yield IdleAt(resume, self._reported_to)
 
     def acknowledge(self, position: int) -> None:
         """The server keeps binlogs by time: it is not notified."""
-        self._temporary.durable_to(position)
+        self._temporary.set_durable(position)
 
     def close(self) -> None:
         self._disconnect()
@@ -320,8 +322,8 @@ class MySqlLogReader:
     def identify(self) -> SourceId:
         """The log's source; connects if necessary."""
         if self._source is None:
-            sql = self._connected()
-            with translated("asking who the source is"):
+            sql = self._get_connection()
+            with translate_errors("asking who the source is"):
                 self._check_kind(sql)
                 return identify(sql, self._expected)
         return self._source
@@ -340,7 +342,7 @@ class MySqlLogReader:
                 f"({sql.version_text}): set source.kind: {sql.flavor.value}"
             )
 
-    def _none_between_log_and_view(self, sql: Connection) -> bool:
+    def _all_logged_visible(self, sql: Connection) -> bool:
         """Return True if every logged transaction is visible. (MySQL; False: not known.)"""
         return self._flavor is Flavor.MYSQL and not sql.value("SELECT @@GLOBAL.gtid_owned")
 
@@ -363,7 +365,7 @@ class MySqlLogReader:
             self._temporary.clear()
         known = self._history.created(number)
         if known is not None and known != created:
-            raise source_log(files.name(number))
+            raise log_recreated_error(files.name(number))
         self._history.note_file(number, created)
 
     # ------------------------------------------------------------------ stream
@@ -388,7 +390,7 @@ class MySqlLogReader:
         for item in items:
             if isinstance(item, LogBatch):
                 self._temporary.save()
-                yield from self._tables.with_keys(item)
+                yield from self._tables.split_keyless(item)
             elif isinstance(item, TableMapSeen):
                 yield from self._tables.bind(scanner, item)
             elif isinstance(item, GtidsSeen):
@@ -404,7 +406,7 @@ class MySqlLogReader:
                 assert self._cascades is not None
                 yield from self._cascades.rows(item)
             elif isinstance(item, RolledBackSeen):
-                yield from self._statements.rolled_back(item)
+                yield from self._statements.report_rollback(item)
             elif isinstance(item, FormatSeen):
                 self._xa.version = version_numbers(item.server_version)
                 if item.server_start:
@@ -418,7 +420,7 @@ class MySqlLogReader:
             raise ConnectionLostError("the log reader is not started")
         return self._stream, self._scanner
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._sql is None or not self._sql.open:
             self._sql = connect(self._url, purpose="capture-sql", database="", read_timeout_s=60)
         return self._sql

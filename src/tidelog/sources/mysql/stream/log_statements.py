@@ -71,7 +71,7 @@ class LogStatements:
         place = StatementPosition(
             seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
         )
-        statement = self._temporary.without(named, place)
+        statement = self._temporary.permanent_effects(named, place)
         self._affected.note(seen)
         schemas = self._tables.schemas
         schemas.changed(statement, seen.end)
@@ -80,13 +80,13 @@ class LogStatements:
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
-            self._history.dropped(statement.database, seen.position)
+            self._history.note_dropped(statement.database, seen.position)
         for effect in statement.effects:
             table = effect.table
             if table not in self._captured:
                 continue
             if effect.effect is Effect.TRUNCATED:
-                schema = schemas.of_statement(table)
+                schema = schemas.any_version(table)
                 batch = None if schema is None else scanner.truncate(schema.schema_id)
                 if batch is not None and schema is not None:
                     self._temporary.save()
@@ -102,20 +102,20 @@ class LogStatements:
         """Why the table's rows may have changed without row events."""
         table, kind = effect.table, effect.effect
         if kind in (Effect.DROPPED, Effect.RENAMED_AWAY):
-            self._history.dropped(table, position)
+            self._history.note_dropped(table, position)
             return None
         created = kind in (Effect.CREATED, Effect.CREATED_IF_MISSING)
         again = False
         if created or kind in (Effect.REPLACED, Effect.RENAMED_HERE):
-            again = self._history.made(table, position)
+            again = self._history.note_created(table, position)
         if created:
             known = kind is Effect.CREATED and self._registry.latest(table) is not None
             return "the table was dropped and made anew" if again or known else effect.unlogged
-        if effect.unlogged is None and self._had(table, effect.added):
+        if effect.unlogged is None and self._had_column(table, effect.added):
             return "a column was dropped and added again"
         return effect.unlogged
 
-    def _had(self, table: TableName, columns: Sequence[str]) -> bool:
+    def _had_column(self, table: TableName, columns: Sequence[str]) -> bool:
         """Return True if any version of the table had one of these columns.
 
         This includes versions that a chunk has read ahead of the log, so an unneeded dump follows
@@ -142,14 +142,16 @@ class LogStatements:
         emptied = any(effect.effect is Effect.EMPTIED for effect in statement.effects)
         what = ", ".join(map(str, tables)) or "tables"
         if captured and not emptied and not seen.uses_temporary:
-            raise _instead_of_rows(seen, what)
-        affected = self._affected.of_statement(seen, named, statement)
+            raise _statement_error(seen, what)
+        affected = self._affected.by_statement(seen, named, statement)
         if affected.objection is not None:
-            touched = self._affected.of_emptied_memory(captured[0]) if captured and emptied else ()
+            touched = (
+                self._affected.by_emptied_memory_table(captured[0]) if captured and emptied else ()
+            )
             if not touched:
-                raise _instead_of_rows(seen, what, affected.objection)
+                raise _statement_error(seen, what, affected.objection)
             captured = list(touched)
-        for table in affected.below:
+        for table in affected.cascaded:
             reason = f"a foreign key changes its rows with those of {what}"
             yield RowsUnlogged(table, reason, seen.position)
         for table in captured:
@@ -161,7 +163,7 @@ class LogStatements:
                 # Part of its transaction may have been rolled back, so this is no TRUNCATE.
                 yield RowsUnlogged(table, EMPTIED, seen.position)
 
-    def rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
+    def report_rollback(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
         """Report tables whose rows were yielded before their transaction was rolled back: they need
         a dump.
         """
@@ -177,7 +179,7 @@ class LogStatements:
                 )
 
 
-def _instead_of_rows(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
+def _statement_error(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
     """The error that stops capture: it is unknown which rows of captured tables the statement
     changed.
     """

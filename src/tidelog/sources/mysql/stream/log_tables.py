@@ -56,7 +56,7 @@ class CapturedTables:
             and matches(self._patterns, table)
         )
 
-    def may_be_in(self, database: str) -> bool:
+    def may_include(self, database: str) -> bool:
         """Return True if a table of this database may be captured."""
         name = database.lower() if self.fold else database
         if name == self._metadata_tables.namespace or name in SYSTEM_DATABASES:
@@ -151,13 +151,13 @@ class LogTables:
             self._cascades.bind(scanner, seen, schema)
         if previous is None or previous.schema_id != schema.schema_id:
             self.current[table] = schema
-            yield SchemaSeen(schema, previous or self._before(schema))
+            yield SchemaSeen(schema, previous or self._previous_version(schema))
         if table in self._refused:
             self._refused.remove(table)
             reason = "its changes could not be captured for a while"
             yield RowsUnlogged(table, reason, seen.position)
 
-    def with_keys(self, batch: LogBatch) -> Iterator[LogEvent]:
+    def split_keyless(self, batch: LogBatch) -> Iterator[LogEvent]:
         """The records that contain their key; tables of other records are reported for a dump."""
         keyless = without_key(batch, self._registry.get)
         if not keyless.any():
@@ -171,7 +171,7 @@ class LogTables:
         if not keyless.all():
             yield batch.filter(~keyless)
 
-    def refused_are_due(self) -> bool:
+    def retry_is_due(self) -> bool:
         """Return True if it is time to check again tables whose rows are left out."""
         if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
             return False
@@ -195,7 +195,7 @@ class LogTables:
         assert self._scanner is not None
         return self.schemas.at(seen, min(seen.position, self._scanner.resume.acknowledge))
 
-    def _before(self, schema: TableSchema) -> TableSchema | None:
+    def _previous_version(self, schema: TableSchema) -> TableSchema | None:
         """The version that the table had when capture last knew it."""
         before = self._history.last_before(schema.table, schema.schema_id)
         if before is not None:

@@ -54,8 +54,8 @@ class MySqlMetadataTables:
     def fold(self) -> None:
         """Compare names in lower case, as the server logs them."""
         self.namespace = self.namespace.lower()
-        self.watermark = _folded(self.watermark)
-        self.signals = None if self.signals is None else _folded(self.signals)
+        self.watermark = _lower_case(self.watermark)
+        self.signals = None if self.signals is None else _lower_case(self.signals)
 
     def clear(self) -> None:
         """Forget all table ids: the server starts to number tables again."""
@@ -122,7 +122,7 @@ class MySqlMetadataTables:
         ]
 
 
-def _folded(table: TableName) -> TableName:
+def _lower_case(table: TableName) -> TableName:
     return TableName(table.namespace.lower(), table.name.lower())
 
 

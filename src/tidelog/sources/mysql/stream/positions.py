@@ -34,7 +34,7 @@ class LogEnd:
     def describe(self, position: int) -> str:
         """See `LogFiles.describe`."""
         base, _ = file_number(self.file)
-        return _spelled(base, len(self.file) - len(base) - 1, position, self.shift)
+        return _position_text(base, len(self.file) - len(base) - 1, position, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class LogFiles:
 
     def describe(self, position: int) -> str:
         """The position as the server writes it, for messages: ``binlog.000012:4567``."""
-        return _spelled(self.base, self.digits, position, self.shift)
+        return _position_text(self.base, self.digits, position, self.shift)
 
 
 def _name(base: str, digits: int, number: int) -> str:
     return f"{base}.{number:0{digits}}"
 
 
-def _spelled(base: str, digits: int, position: int, shift: int) -> str:
+def _position_text(base: str, digits: int, position: int, shift: int) -> str:
     number, offset = unpack(position)
     return f"{_name(base, digits, number - shift)}:{offset}"
 

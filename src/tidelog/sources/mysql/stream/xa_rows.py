@@ -25,13 +25,13 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, LogBatch, Resume, UInt8s
 from tidelog.ports import LogEvent
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.errors import translated
-from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, LogPart, prepared, read_part
+from tidelog.sources.mysql.errors import translate_errors
+from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, LogPart, prepared_groups, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles, log_files
 from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
 
-MOST_OF_GROUP = 1 << 20
-MOST_OF_ALL = 32 << 20
+MAX_GROUP_BYTES = 1 << 20
+MAX_KEPT_BYTES = 32 << 20
 """Most bytes of events kept of one prepared group, and of all prepared groups."""
 
 
@@ -100,7 +100,7 @@ class PreparedGroups:
         if seen.state is XaState.PREPARED:
             self._drop(seen.xid)
             events = self._events(seen, version, checksum)
-            if events is not None and self._kept + len(events.data) > MOST_OF_ALL:
+            if events is not None and self._kept + len(events.data) > MAX_KEPT_BYTES:
                 events = None
             if events is not None:
                 self._kept += len(events.data)
@@ -131,7 +131,7 @@ class PreparedGroups:
         begin, end = int(offsets[first]), int(offsets[last])
         length = int(offsets[first + 1]) - begin
         whole = self._log_pos(first) == (seen.begin + length) & 0xFFFF_FFFF
-        if not whole or end - begin > MOST_OF_GROUP:
+        if not whole or end - begin > MAX_GROUP_BYTES:
             return None
         copied = data[begin:end].copy()
         return XaEvents(copied, offsets[first : last + 1] - begin, checksum, version)
@@ -153,7 +153,9 @@ def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
         begin = files.begin(number)
         end = seen.begin if number == last else pack(number, files.sizes[number])
         parts = (part for _, part in read_part(url, files, begin, end))
-        found = [Group(first, last) for first, last, xid in prepared(parts) if xid == seen.xid]
+        found = [
+            Group(first, last) for first, last, xid in prepared_groups(parts) if xid == seen.xid
+        ]
         if found:
             return found[-1]
     raise GapError(
@@ -185,7 +187,7 @@ class XaRows:
         self.prepared = PreparedGroups()
         self.version: tuple[int, ...] = ()
         self._url = url
-        self._connected = connected
+        self._get_connection = connected
         self._events = events
         self._flavor = Flavor.MYSQL
         self._files: LogFiles | None = None
@@ -206,8 +208,8 @@ class XaRows:
             return
         known = group is not None
         if group is None:
-            with translated("reading an XA transaction"):
-                self._files = log_files(self._connected())
+            with translate_errors("reading an XA transaction"):
+                self._files = log_files(self._get_connection())
             group = find_prepared(self._url, self._files, seen)
         yield from self._committed(scanner, seen, group, idle_at, known=known)
 
@@ -221,14 +223,14 @@ class XaRows:
         acknowledge = max(idle_at, min(resume.acknowledge, group.begin))
         if not known:
             acknowledge = resume.acknowledge
-        held = Resume(acknowledge, resume.position, resume.ordinal)
+        resume_at = Resume(acknowledge, resume.position, resume.ordinal)
         number, offset = unpack(group.begin)
         again: BinlogScanner | None = None
-        for events in self._events_of(group):
+        for events in self._group_events(group):
             if again is None:
                 again = BinlogScanner(
                     self._flavor,
-                    held,
+                    resume_at,
                     checksum=events.checksum,
                     file_number=number,
                     offset=offset,
@@ -243,7 +245,7 @@ class XaRows:
         after = again.resume
         scanner.skip_to(after.position, after.ordinal)
 
-    def _events_of(self, group: Group) -> Iterator[XaEvents | LogPart]:
+    def _group_events(self, group: Group) -> Iterator[XaEvents | LogPart]:
         """The kept events, or the events read again."""
         if group.events is not None:
             yield group.events

@@ -153,34 +153,34 @@ def _member(values: Sequence[Any]) -> _Member:
 def _identity(
     table: _Member, partitions: Sequence[_Member], logs_generated: bool, generated: bool
 ) -> ReplicaIdentity:
-    own, trouble = _logged(table, logs_generated, generated)
+    own, trouble = _logged_columns(table, logs_generated, generated)
     if not partitions:
         return ReplicaIdentity(table.kind, own, trouble)
     common: Columns = None
     for partition in partitions:
-        columns, trouble = _logged(partition, logs_generated, generated)
+        columns, trouble = _logged_columns(partition, logs_generated, generated)
         if trouble is not None:
             why = f"{partition.name}: {trouble.why}"
             return ReplicaIdentity(
                 table.kind, own, IdentityTrouble(why, trouble.fix, trouble.advice)
             )
-        common = _both(common, columns)
+        common = _common(common, columns)
     primary: Columns = frozenset(name for name, _ in table.primary)
     for kind, wanted in ((table.kind, own), ("d", primary)):
-        if (wanted is None or wanted) and _both(common, wanted) == wanted:
+        if (wanted is None or wanted) and _common(common, wanted) == wanted:
             return ReplicaIdentity(kind, wanted)
     differ = _partitions_differ(table, partitions, own, primary, logs_generated)
     return ReplicaIdentity(table.kind, own, differ)
 
 
-def _both(one: Columns, other: Columns) -> Columns:
+def _common(one: Columns, other: Columns) -> Columns:
     """The columns that are in both."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
-def _logged(
+def _logged_columns(
     member: _Member, logs_generated: bool, generated: bool
 ) -> tuple[Columns, IdentityTrouble | None]:
     """The columns of old states, or none and the reason."""
@@ -190,15 +190,15 @@ def _logged(
             how = "virtual generated columns" if member.virtual else "generated columns"
             return nothing, IdentityTrouble(
                 f"REPLICA IDENTITY FULL takes in {how}, which are not published",
-                _by_default(member, generated),
-                "" if _by_default(member, generated) else _NEED_KEY,
+                _default_identity_sql(member, generated),
+                "" if _default_identity_sql(member, generated) else _NEED_KEY,
             )
         return None, None
     columns = {"d": member.primary, "i": member.index}.get(member.kind, ())
     if any(of for _, of in columns) and not (logs_generated and generated):
         return nothing, IdentityTrouble(
             "its replica identity has a generated column, which is not published",
-            _in_full(member, logs_generated),
+            _full_identity_sql(member, logs_generated),
             _NEED_KEY,
         )
     if columns:
@@ -209,21 +209,21 @@ def _logged(
     }.get(member.kind)
     if why is None:
         why = "its primary key is deferrable" if member.keyed else "it has no primary key"
-    mend = _by_default(member, generated) or _in_full(member, logs_generated)
-    return nothing, IdentityTrouble(why, mend, "" if member.primary else _NEED_KEY)
+    fix = _default_identity_sql(member, generated) or _full_identity_sql(member, logs_generated)
+    return nothing, IdentityTrouble(why, fix, "" if member.primary else _NEED_KEY)
 
 
 _NEED_KEY = "or give it a primary key of plain columns that is not deferrable"
 
 
-def _by_default(member: _Member, generated: bool) -> tuple[str, ...]:
+def _default_identity_sql(member: _Member, generated: bool) -> tuple[str, ...]:
     """The statement that sets the primary key as identity, if that identifies rows."""
     if not member.primary or (any(of for _, of in member.primary) and not generated):
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY DEFAULT;",)
 
 
-def _in_full(member: _Member, logs_generated: bool) -> tuple[str, ...]:
+def _full_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...]:
     if logs_generated and member.virtual:
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY FULL;",)
@@ -241,14 +241,14 @@ def _partitions_differ(
         everywhere = [table, *partitions]
         return IdentityTrouble(
             "the partitioned table itself has no primary key and no replica identity",
-            tuple(sql for each in everywhere for sql in _in_full(each, logs_generated)),
+            tuple(sql for each in everywhere for sql in _full_identity_sql(each, logs_generated)),
             _NEED_KEY,
         )
     differ = [each for each in partitions if not _carries(each, primary or own)]
     return IdentityTrouble(
         f"{len(differ)} of its partitions have a replica identity that leaves out columns of the "
         f"table's own, {differ[0].name} for one",
-        tuple(sql for each in differ for sql in _mend(each, primary, logs_generated)),
+        tuple(sql for each in differ for sql in _fix_identity_sql(each, primary, logs_generated)),
         "" if primary else _NEED_KEY,
     )
 
@@ -260,10 +260,12 @@ def _carries(partition: _Member, wanted: Columns) -> bool:
     else:
         named = partition.primary if partition.kind == "d" else partition.index
         columns = frozenset(name for name, _ in named)
-    return _both(columns, wanted) == wanted
+    return _common(columns, wanted) == wanted
 
 
-def _mend(partition: _Member, primary: Columns, logs_generated: bool) -> tuple[str, ...]:
+def _fix_identity_sql(
+    partition: _Member, primary: Columns, logs_generated: bool
+) -> tuple[str, ...]:
     if primary and primary <= {name for name, _ in partition.primary}:
         return (f"ALTER TABLE {partition.quoted} REPLICA IDENTITY DEFAULT;",)
-    return _in_full(partition, logs_generated)
+    return _full_identity_sql(partition, logs_generated)

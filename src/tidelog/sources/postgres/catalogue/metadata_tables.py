@@ -11,7 +11,7 @@ from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue.table_rights import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.watermark_table_checks import distrusted
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 # The columns of Debezium's signal table.
 SIGNAL_COLUMNS = ("id", "type", "data")
@@ -29,11 +29,11 @@ def prepare_watermark_table(
     created.
     """
     try:
-        refusal = distrusted(connection, table)
+        refusal = watermark_table_refusal(connection, table)
         if refusal is None:
             if not _exists(connection, table):
-                _make_watermark_table(connection, table)
-            refusal = distrusted(connection, table)
+                _create_missing_table(connection, table)
+            refusal = watermark_table_refusal(connection, table)
     except psycopg.errors.InsufficientPrivilege as error:
         if strict:
             raise
@@ -52,7 +52,7 @@ def _exists(connection: Connection, table: TableName) -> bool:
     return row is not None
 
 
-def _make_watermark_table(connection: Connection, table: TableName) -> None:
+def _create_missing_table(connection: Connection, table: TableName) -> None:
     """Create the table, and its schema if it is missing."""
     has_schema = connection.execute(
         b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (table.namespace,)

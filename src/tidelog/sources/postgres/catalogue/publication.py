@@ -54,7 +54,7 @@ from tidelog.sources.postgres.catalogue.table_rights import (
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 
 _NAMESPACES_SINCE = 150_000
 
@@ -130,7 +130,7 @@ __all__ = ["Publications", "PublishedTable"]
 
 logger = logging.getLogger(__name__)
 
-WHOLE_EVERY_S = 600.0
+FULL_CHECK_S = 600.0
 """Seconds between complete checks, even if no input has changed."""
 
 # The default name before publications were named after their slot.
@@ -183,9 +183,9 @@ class Publications:
         self.refused: dict[TableName, Refusal] = {}
         self.inserts_only: dict[TableName, Refusal] = {}
         self._lock = threading.Lock()
-        self._untold: list[TableName] = []  # newly published, not yet returned by `sync`
+        self._unreported: list[TableName] = []  # newly published, not yet returned by `sync`
         self._lossy: set[TableName] = set()  # not published correctly at the last check
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._settled: object = None  # the inputs of the last check that left nothing to retry
         self._settled_at = 0.0
         self._refused_then: dict[TableName, Refusal] = {}
@@ -275,7 +275,7 @@ class Publications:
     # ------------------------------------------------------------------ changing
 
     def sync(
-        self, connection: Connection, *, strict: bool = False, told: bool = True
+        self, connection: Connection, *, strict: bool = False, report: bool = True
     ) -> list[TableName]:
         """Create missing publications, add tables, and fix the publications that this capture owns.
 
@@ -288,7 +288,7 @@ class Publications:
             connection: a connection with autocommit.
             strict: raise PreflightError if the watermark table or all captured tables are refused;
                 with strategy ``snapshot``, for anything that is not correct.
-            told: True to return the tables now; False: the next call returns them.
+            report: True to return the tables now; False: the next call returns them.
 
         Raises PreflightError if the user lacks a right, SourceError if a lock was not available.
         """
@@ -296,69 +296,71 @@ class Publications:
         self._require_signal_table(connection)
         with self._lock:
             if self.strategy == "table":
-                with translated(f"preparing {self.watermark}"):
+                with translate_errors(f"preparing {self.watermark}"):
                     refusal = prepare_watermark_table(connection, self.watermark, strict)
                 if refusal is not None:
                     self.refused[self.watermark] = refusal
-            with translated(f"looking at publication {self.name!r}"):
+            with translate_errors(f"looking at publication {self.name!r}"):
                 decides = inputs(connection, self.names), dict(self.refused)
-            if strict or not self._stands(decides):
-                self._bring_in_step(connection, decides, strict)
-            tables = list(dict.fromkeys(self._untold))
-            if told:
-                self._untold.clear()
+            if strict or not self._is_unchanged(decides):
+                self._update(connection, decides, strict)
+            tables = list(dict.fromkeys(self._unreported))
+            if report:
+                self._unreported.clear()
             return tables
 
-    def _stands(self, decides: object) -> bool:
+    def _is_unchanged(self, decides: object) -> bool:
         """Return True if a check would have the same result as the last one."""
-        if decides != self._settled or time.monotonic() > self._settled_at + WHOLE_EVERY_S:
+        if decides != self._settled or time.monotonic() > self._settled_at + FULL_CHECK_S:
             return False
         self.refused = {**self._refused_then, **self.refused}
         return True
 
-    def _bring_in_step(self, connection: Connection, decides: object, strict: bool) -> None:
+    def _update(self, connection: Connection, decides: object, strict: bool) -> None:
         self._settled, self._settled_at = None, time.monotonic()
         if self.strategy == "snapshot":
-            with translated(f"looking at publication {self.name!r}"):
+            with translate_errors(f"looking at publication {self.name!r}"):
                 planner = self.planner(connection)
                 self._note_troubles(planner.view)
                 steps = planner.steps()
                 if any(step.kind == "create" for step in steps):
-                    raise self._refused(steps)
-                self._leave(steps, strict)
-            all_taken = True
+                    raise self._left_error(steps)
+                self._report_left(steps, strict)
+            all_run = True
         else:
-            all_taken = self._change(connection, strict)
-        if all_taken:  # a step refused now may succeed soon, which no catalogue row shows
+            all_run = self._change(connection, strict)
+        if all_run:  # a step refused now may succeed soon, which no catalogue row shows
             self._settled, self._refused_then = decides, dict(self.refused)
 
     def _change(self, connection: Connection, strict: bool) -> bool:
         """Run the automatic steps; True if the server accepted all of them."""
-        all_taken = True
-        with translated(f"preparing publication {self.name!r} and {self.watermark}"):
+        all_run = True
+        with translate_errors(f"preparing publication {self.name!r} and {self.watermark}"):
             planner = self.planner(connection)
             self._claim(connection, planner.view)
             steps = planner.steps(automatic=True)
             for step in steps:
-                if self._taken(connection, step, planner.view):
+                if self._run_step(connection, step, planner.view):
                     if step.kind == "mend":
                         logger.warning("%s: mended", step.why)
-                    self._untold += step.lost
+                    self._unreported += step.lost
                 else:
-                    all_taken = False
+                    all_run = False
             if steps:
                 planner = self.planner(connection)
             self._note_troubles(planner.view)
             left = planner.steps()
             if any(step.kind == "create" for step in left):
-                raise self._refused(left)  # nothing could be captured
-            self._refuse(connection, left, planner.view)
+                raise self._left_error(left)  # nothing could be captured
+            self._note_refused(connection, left, planner.view)
             if strict:
                 self._require_any(planner.view)
-            self._leave(left, strict=False)
-        return all_taken
+            self._report_left(left, strict=False)
+        return all_run
 
-    def _taken(self, connection: Connection, step: PublicationStep, view: PublicationView) -> bool:
+    def _run_step(
+        self, connection: Connection, step: PublicationStep, view: PublicationView
+    ) -> bool:
         """Run the step; False if the server refuses it for this table, which is then in
         `refused`.
         """
@@ -378,7 +380,7 @@ class Publications:
             return False
         return True
 
-    def _refuse(
+    def _note_refused(
         self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
     ) -> None:
         """Add to `refused` the tables that are not published and that this capture may
@@ -413,27 +415,27 @@ class Publications:
             refusal = self.refused[table]
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
-    def _leave(self, steps: Sequence[PublicationStep], strict: bool) -> None:
+    def _report_left(self, steps: Sequence[PublicationStep], strict: bool) -> None:
         """Log the steps left to others; tables that others have fixed since are
         reported by `sync`.
         """
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
-            raise self._refused(harmful)
+            raise self._left_error(harmful)
         lossy = {table for step in steps for table in step.lost}
-        self._untold += sorted(self._lossy - lossy)
+        self._unreported += sorted(self._lossy - lossy)
         self._lossy = lossy
         for step in steps:
             what = " ".join(step.statements)
-            self._say(f"{step.why}; it is not for this capture to change: {what}")
+            self._warn_once(f"{step.why}; it is not for this capture to change: {what}")
 
-    def _say(self, message: str) -> None:
+    def _warn_once(self, message: str) -> None:
         """Log a message once for each capture, as checks are frequent."""
-        if message not in self._said:
-            self._said.add(message)
+        if message not in self._warned:
+            self._warned.add(message)
             logger.warning("%s", message)
 
-    def _refused(self, steps: Sequence[PublicationStep]) -> PreflightError:
+    def _left_error(self, steps: Sequence[PublicationStep]) -> PreflightError:
         missing = " ".join(sql for step in steps for sql in step.statements)
         if self.strategy == "snapshot":
             return PreflightError(
@@ -456,12 +458,12 @@ class Publications:
                     f"{quote_literal(managed_for(self.slot))}".encode()
                 )
             elif state.slot and state.slot != self.slot:
-                self._say(foreign(name, state.slot))
+                self._warn_once(foreign_warning(name, state.slot))
 
     def _require_signal_table(self, connection: Connection) -> None:
         if self.signals is None:
             return
-        with translated(f"looking up {self.signals}"):
+        with translate_errors(f"looking up {self.signals}"):
             columns = signal_columns(connection, self.signals)
         if not set(SIGNAL_COLUMNS) <= columns:
             raise PreflightError(
@@ -478,7 +480,7 @@ def _troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
     }
 
 
-def foreign(name: str, slot: str) -> str:
+def foreign_warning(name: str, slot: str) -> str:
     """The warning about a publication that another capture owns."""
     return (
         f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "

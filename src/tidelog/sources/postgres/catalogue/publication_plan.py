@@ -106,9 +106,9 @@ class Planner:
             steps += self._table(table, generated)
         for table in self.view.others:
             steps += self._other(table, generated)
-        return [step for step in steps if self.takes(step)] if automatic else steps
+        return [step for step in steps if self.is_automatic(step)] if automatic else steps
 
-    def takes(self, step: PublicationStep) -> bool:
+    def is_automatic(self, step: PublicationStep) -> bool:
         """Return True if Tidelog runs the step itself: it adds to any publication that it may
         alter, and changes existing things only in its own.
         """
@@ -123,7 +123,7 @@ class Planner:
             return state is None
         return self.slot is None or state.slot in ("", self.slot)
 
-    def stuck(self) -> list[PublishedTable]:
+    def stuck_tables(self) -> list[PublishedTable]:
         """Tables whose updates and deletes fail, and which can't be removed by name."""
         main = self.view.publications.get(self.name)
         if main is None:

@@ -153,7 +153,7 @@ class PostgresSchemaFinder:
         unfit = None if schema.key else unfit_key(self._keys, table, names)
         return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
-    def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
+    def schema_of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
         """The schema of a relation message, which may be older than the catalogue.
 
         Columns, types and identity are from the message; the catalogue adds the primary key and

@@ -12,7 +12,7 @@ from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
-from tidelog.sources.condition_check import only_refusals
+from tidelog.sources.condition_check import only_condition_errors
 from tidelog.sources.postgres.catalogue.publication_members import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import (
@@ -29,7 +29,7 @@ from tidelog.sources.postgres.connect import (
     lsn_value,
     quote_ident,
 )
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 
 BLOCK_BYTES = 8192
 
@@ -107,8 +107,8 @@ class PostgresCatalogue:
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
         """The tables that match, sorted; roots of partitioned tables, not their partitions."""
-        with self._lock, translated("listing tables"):
-            connection = self._connected()
+        with self._lock, translate_errors("listing tables"):
+            connection = self._get_connection()
             return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
@@ -116,8 +116,8 @@ class PostgresCatalogue:
 
         Raises TableRefusedError if the role may not read it, or ``source.keys`` does not fit it.
         """
-        with self._lock, translated(f"looking up {table}"):
-            connection = self._connected()
+        with self._lock, translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -128,14 +128,14 @@ class PostgresCatalogue:
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking up estimates"):
-            return estimated_rows(self._connected(), tables)
+        with self._lock, translate_errors("looking up estimates"):
+            return estimated_rows(self._get_connection(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
         name = quote_ident(table.namespace, table.name)
-        with self._lock, only_refusals(), chunk_errors(str(table)):
-            connection = self._connected()
+        with self._lock, only_condition_errors(), chunk_errors(str(table)):
+            connection = self._get_connection()
             with connection.transaction():
                 connection.execute("SET TRANSACTION READ ONLY")
                 # The newline ends a comment. Planning looks up names and types; no row is read.
@@ -143,13 +143,13 @@ class PostgresCatalogue:
 
     def stamp(self) -> str | None:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at the catalogue"):
-            return stamp(self._connected())
+        with self._lock, translate_errors("looking at the catalogue"):
+            return stamp(self._get_connection())
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at the catalogue"):
-            connection = self._connected()
+        with self._lock, translate_errors("looking at the catalogue"):
+            connection = self._get_connection()
             found = versions(connection, patterns, self._hidden)
             listed = self._listed(connection, list(found))
             return {name: found[name] for name in listed}
@@ -162,9 +162,9 @@ class PostgresCatalogue:
 
     def position(self) -> int:
         """The end of the source's log: all transactions that are committed by now are before it."""
-        with self._lock, translated("asking for the source's position"):
+        with self._lock, translate_errors("asking for the source's position"):
             row = (
-                self._connected()
+                self._get_connection()
                 .execute(
                     "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() "
                     "THEN pg_catalog.pg_last_wal_replay_lsn() "
@@ -177,8 +177,8 @@ class PostgresCatalogue:
 
     def load(self, reached: int) -> SourceLoad:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("asking for the server's load"):
-            row = self._connected().execute(_LOAD.encode(), (self._slot,)).fetchone()
+        with self._lock, translate_errors("asking for the server's load"):
+            row = self._get_connection().execute(_LOAD.encode(), (self._slot,)).fetchone()
         assert row is not None
         commits, replica_lag_s, flushed, retained, spare = row
         end = lsn_value(flushed)
@@ -208,7 +208,7 @@ class PostgresCatalogue:
             found = [name for name in found if name in published]
         return [name for name in found if name not in self._metadata_tables]
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="catalogue", settings=LOOKING)
         return self._connection

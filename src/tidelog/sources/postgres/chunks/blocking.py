@@ -143,7 +143,7 @@ class PostgresBlockingReader:
             self._position, name = self._export(deadline, timeout_s)
             self._import(name)
             self._wait_until_ended(deadline, timeout_s)
-            if self._lock_early():
+            if self._lock_given_tables():
                 return self._position
             if time.monotonic() > deadline:
                 raise ChunkError(
@@ -236,7 +236,7 @@ class PostgresBlockingReader:
 
     # ------------------------------------------------------------------ locks
 
-    def _lock_early(self) -> bool:
+    def _lock_given_tables(self) -> bool:
         """Lock the tables given in advance; False if one changed since the snapshot.
 
         A table that can't be locked fails when it is read, and does not stop the others.
@@ -301,6 +301,6 @@ def create_slot_command(slot: str, server_version: int) -> str:
 def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:
     """The result of the sent command; None if there is none by the deadline."""
     try:
-        return pgconn.get_result() if async_results.arrives(pgconn, deadline) else None
+        return pgconn.get_result() if async_results.wait_result(pgconn, deadline) else None
     except psycopg.OperationalError:
         raise ConnectionLostError("the replication connection was lost") from None

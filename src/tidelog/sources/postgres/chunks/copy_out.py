@@ -58,7 +58,7 @@ class CopyReader:
         more, so a condition can't smuggle in a second one.
         """
         pgconn, silence_s = connection.pgconn, async_results.silence_s(connection)
-        result = async_results.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
+        result = async_results.run_query(pgconn, encoded(pgconn, query), timeout_s=silence_s)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
         if not keep and len(self._buffer) > self._initial_bytes:
@@ -97,7 +97,7 @@ class CopyReader:
                 silence_ms,
             )
             if outcome == libpq.DRAINED:
-                async_results.give_up(pgconn)
+                async_results.close_silent(pgconn)
             if outcome != libpq.GROW:
                 break
             if not self.cut:
@@ -166,7 +166,7 @@ def _rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[bytes]:
             reads += 1
         else:
             reads = 0
-            if async_results.comes(pgconn):
+            if async_results.wait_readable(pgconn):
                 moved = time.monotonic()
             elif silence_s is not None and time.monotonic() - moved > silence_s:
-                async_results.give_up(pgconn)
+                async_results.close_silent(pgconn)

@@ -19,7 +19,7 @@ from tidelog.sources.postgres.chunks.reader import (
     PostgresChunkReader,
     chunk_errors,
 )
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, read_snapshot
 from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 from tidelog.sources.postgres.chunks.watermarks import WalLayout, emission_point
 from tidelog.sources.postgres.connect import connect, quote_ident
@@ -148,7 +148,7 @@ class PostgresDigests:
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         del schema, columns  # every type has a text
         with chunk_errors("asking for the encoding"):
-            encoding = self._connected().info.parameter_status("server_encoding")
+            encoding = self._get_connection().info.parameter_status("server_encoding")
         return None if encoding == "UTF8" else f"the database's encoding is {encoding}"
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
@@ -158,7 +158,7 @@ class PostgresDigests:
         chosen = [schema.columns[schema.column_index(name)] for name in columns]
         text = " || ',' || ".join(map(column_text, chosen)) + " || ','"
         with chunk_errors(f"summing up rows of {request.table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             sql = self._sql_of(connection, request.table, schema)
             query = (
                 "SELECT count(*), coalesce(sum(('x' || h)::bit(60)::bigint), 0)::text FROM ("  # noqa: S608 - quoted
@@ -170,11 +170,11 @@ class PostgresDigests:
 
     def snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
-            return snapshot_taken(self._connected().execute(TAKE_SNAPSHOT.encode()))
+            return read_snapshot(self._get_connection().execute(TAKE_SNAPSHOT.encode()))
 
     def position(self) -> int:
         with chunk_errors("asking for the log's end"):
-            connection = self._connected()
+            connection = self._get_connection()
             _record_replayed(connection)
             return emission_point(connection, WalLayout.of(connection))
 
@@ -201,7 +201,7 @@ class PostgresDigests:
             )
         return self._sql[schema.fingerprint]
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="digests", settings=self._settings)
         return self._connection

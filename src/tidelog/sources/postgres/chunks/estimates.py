@@ -72,7 +72,7 @@ class PostgresEstimates:
     def rows(self, table: TableName, where: str | None) -> PostgresRowsEstimate | None:
         """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             found = self._finder.find(connection, table)
             if found is None:
                 return None
@@ -90,7 +90,7 @@ class PostgresEstimates:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="plan", settings=SETTINGS)
         return self._connection
@@ -139,7 +139,7 @@ def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
     pgconn = connection.pgconn
     query = f"EXPLAIN (FORMAT JSON) {query}"
-    result = async_results.sent(
+    result = async_results.run_query(
         pgconn, encoded(pgconn, query), timeout_s=async_results.silence_s(connection)
     )
     if result.status != pq.ExecStatus.TUPLES_OK:

@@ -26,7 +26,7 @@ from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, read_snapshot
 from tidelog.sources.postgres.chunks.watermarks import (
     WATERMARK_TABLE,
     Strategy,
@@ -36,7 +36,7 @@ from tidelog.sources.postgres.chunks.watermarks import (
 )
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.watermark_table_checks import distrusted
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
@@ -129,16 +129,16 @@ class PostgresChunkReader:
         if self._watermark_sql is None:
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
-            self._marking().execute(self._watermark_sql, (watermark,))
+            self._watermark_connection().execute(self._watermark_sql, (watermark,))
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
-            connection = self._reading()
+            connection = self._read_connection()
             found, snapshot = self._begin(connection, request)
             emit_at = None if self._watermark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
-            with self._finding_functions(request, schema):
+            with self._retry_with_search_path(request, schema):
                 chunk = select(connection, request, schema, found.partitioned, snapshot)
             chunk.emit_at = emit_at
             return chunk
@@ -158,7 +158,7 @@ class PostgresChunkReader:
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
         """See `tidelog.ports.ChunkReader.boundaries`. Uses a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
-            connection = self._planning()
+            connection = self._plan_connection()
             try:
                 found, _ = self._begin(connection, request)
                 begun = time.monotonic()
@@ -168,7 +168,7 @@ class PostgresChunkReader:
                         connection.execute(b"COMMIT")
                         found, _ = self._begin(connection, request)
                         begun = time.monotonic()
-                    with self._finding_functions(request, found.schema):
+                    with self._retry_with_search_path(request, found.schema):
                         end = self._select.boundary(
                             connection, request, found.schema, found.partitioned
                         )
@@ -183,7 +183,7 @@ class PostgresChunkReader:
 
     def current_snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
-            return snapshot_taken(self._marking().execute(TAKE_SNAPSHOT.encode()))
+            return read_snapshot(self._watermark_connection().execute(TAKE_SNAPSHOT.encode()))
 
     def close(self) -> None:
         self._closed = True
@@ -212,7 +212,7 @@ class PostgresChunkReader:
             f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
             f"{TAKE_SNAPSHOT}".encode()
         )
-        snapshot = snapshot_taken(cursor)
+        snapshot = read_snapshot(cursor)
         found = self._finder.find(connection, table)
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
@@ -220,7 +220,7 @@ class PostgresChunkReader:
         return found, snapshot
 
     @contextmanager
-    def _finding_functions(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
+    def _retry_with_search_path(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
         """Let the next read set search_path if a function needs it.
 
         The planner inlines functions of the table's indexes and generated columns, which may rely
@@ -264,19 +264,19 @@ class PostgresChunkReader:
 
     # ------------------------------------------------------------------ connections
 
-    def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _watermark_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
             marks = connect(self._dsn, purpose="watermarks", settings=self._watermark_settings)
             if self._watermark is not None:
-                refusal = distrusted(marks, self._watermark)
+                refusal = watermark_table_refusal(marks, self._watermark)
                 if refusal is not None:
                     marks.close()
                     raise ChunkDeniedError(f"{self._watermark}: {refusal.reason}")
             self._marks = marks
         return self._marks
 
-    def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _plan_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._plans is None or self._plans.closed or self._plans.broken:
             self._plans = connect(self._dsn, purpose="planning", settings=self._read_settings)
@@ -286,7 +286,7 @@ class PostgresChunkReader:
         if self._closed:
             raise ChunkLostError("the reader of chunks is closed")
 
-    def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _read_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._reads is None or self._reads.closed or self._reads.broken:
             self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)

@@ -69,7 +69,7 @@ class PostgresChunkSelect:
             exhausted=count < request.limit_rows and not cut,
             rested_s=rested_s,
         )
-        ambiguous = _share_a_key(data, key, schema)
+        ambiguous = _has_shared_key(data, key, schema)
         if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
             _, alike = self._copy.read(connection, sql.same_key(chunk.last_key, 2))
             ambiguous = alike > 1
@@ -155,8 +155,8 @@ class PostgresChunkSelect:
             rows = self._of_keys(connection, step, schema, sql, steps.room)
             if rows is not None:
                 found += rows
-                steps.took(sum(part.payload_bytes for part in rows))
-            elif not steps.overflowed():
+                steps.count_step(sum(part.payload_bytes for part in rows))
+            elif not steps.note_overflow():
                 break
         self._widths[schema.table] = steps.row_bytes
         return ChunkRows(schema, joined(found), snapshot, None, True, keys_read=steps.read)
@@ -206,7 +206,7 @@ class PostgresChunkSelect:
         return PostgresChunkSql(schema, key, self._operators[known], partitioned)
 
 
-def _share_a_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
+def _has_shared_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
     """Return True if two rows in key order share a key that may hold NULL; no other key can be
     shared.
     """

@@ -112,7 +112,7 @@ def _from(first: int, last: int) -> XidRanges:
     return np.array(ranges, np.int64).reshape(-1, 2)
 
 
-def snapshot_taken(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
+def read_snapshot(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
     """The snapshot from statements that end with `TAKE_SNAPSHOT`."""
     rows: list[tuple[Any, ...]] = []
     while True:

@@ -21,7 +21,7 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.report import Connection, one_row, setting_of
 from tidelog.sources.postgres.preflight.tables import TableChecks
@@ -180,7 +180,7 @@ class Preflight:
     ) -> list[Finding]:
         name = part.__name__.strip("_").replace("_", " ")
         try:
-            with translated(f"checking {name}"), connection.transaction():
+            with translate_errors(f"checking {name}"), connection.transaction():
                 return list(part(connection))
         except TidelogError as error:
             return [Finding(name, "fail", str(error))]

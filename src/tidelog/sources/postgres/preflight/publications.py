@@ -14,7 +14,7 @@ from tidelog.sources.postgres.catalogue.metadata_tables import (
 )
 from tidelog.sources.postgres.catalogue.publication import (
     Publications,
-    foreign,
+    foreign_warning,
 )
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
@@ -23,7 +23,7 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
 )
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
-from tidelog.sources.postgres.watermark_table_checks import distrusted
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 SHOWN = 3  # reasons shown, of many
 
@@ -46,7 +46,7 @@ class PublicationChecks:
         if self._publications.strategy != "table":
             return
         watermark = self._publications.watermark
-        refusal = distrusted(connection, watermark)
+        refusal = watermark_table_refusal(connection, watermark)
         if refusal is not None:
             text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
             yield Finding("watermark table", "fail", text, fix, SUPERUSER, by_hand=True)
@@ -114,7 +114,7 @@ class PublicationChecks:
         """Check that the publications are correct, or that capture will fix them."""
         planner = self._publications.planner(connection)
         steps = planner.steps()
-        left = [step for step in steps if not (self._writes and planner.takes(step))]
+        left = [step for step in steps if not (self._writes and planner.is_automatic(step))]
         statements = self._statements(connection, planner, steps if left else [])
         if statements:
             allowed = self._writes and all(step.allowed for step in steps)
@@ -130,8 +130,8 @@ class PublicationChecks:
         for state in planner.view.publications.values():
             if not planner.owns(state.name) and state.slot:
                 fix = f"source.publication: {self._publications.slot}"
-                yield Finding("publication", "warn", foreign(state.name, state.slot), fix)
-        for table in planner.stuck():
+                yield Finding("publication", "warn", foreign_warning(state.name, state.slot), fix)
+        for table in planner.stuck_tables():
             assert table.identity.trouble is not None
             yield Finding(
                 f"table {table.table}",
@@ -143,14 +143,14 @@ class PublicationChecks:
             )
 
     def _sound(self, planner: Planner, steps: Sequence[PublicationStep]) -> Iterator[Finding]:
-        mended = [step for step in steps if step.kind == "mend"]
+        fixes = [step for step in steps if step.kind == "mend"]
         for name in self._publications.names:
             if name not in planner.view.publications:
                 text = f"{name} will be created at the first start"
                 yield Finding("publication", "ok", text)
-            elif not any(name in step.publications for step in mended):
+            elif not any(name in step.publications for step in fixes):
                 yield Finding("publication", "ok", f"{name} is as it should be")
-        for step in mended:
+        for step in fixes:
             yield Finding("publication", "ok", f"{step.why}: capture mends that")
         if planner.view.others:
             count = len(planner.view.others)
@@ -170,7 +170,7 @@ class PublicationChecks:
             if all(member.direct for member in main.members.values()):
                 found.append(f"ALTER PUBLICATION {quote_ident(main.name)} OWNER TO {user};")
             else:  # only a superuser may own a publication of schemas
-                found += self._made_for(user)
+                found += self._grants_for(user)
         for step in steps:
             found += step.statements
             if step.kind == "create" and self._writes:
@@ -196,7 +196,7 @@ class PublicationChecks:
         held = set() if main is None else set(main.members)
         return [name for name in wanted if name not in held and not (existing and name in existing)]
 
-    def _made_for(self, user: str) -> list[str]:
+    def _grants_for(self, user: str) -> list[str]:
         watermark = self._publications.watermark
         schema = quote_ident(watermark.namespace)
         table = quote_ident(watermark.namespace, watermark.name)
@@ -215,10 +215,10 @@ class PublicationChecks:
         change that.
         """
         planner = self._publications.planner(connection)
-        stuck = planner.stuck()
+        stuck_tables = planner.stuck_tables()
         for table in planner.view.captured:
             trouble = table.identity.trouble
-            if trouble is None or table.identity.needs_generated or table in stuck:
+            if trouble is None or table.identity.needs_generated or table in stuck_tables:
                 continue
             fix, role = trouble.remedy, owner_of(connection, table.relation_id)
             if trouble.fix and not self._moves(planner, table):

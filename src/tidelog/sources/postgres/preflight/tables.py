@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.findings import SUPERUSER, Finding, matched
+from tidelog.sources.findings import SUPERUSER, Finding, matching_message
 from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
@@ -46,7 +46,7 @@ class TableChecks:
             text = f"no table matches {', '.join(self._publications.patterns)}"
             yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
             return
-        yield Finding("tables", "ok", matched(len(captured)))
+        yield Finding("tables", "ok", matching_message(len(captured)))
         for table in captured:
             yield from self._table(connection, table)
 

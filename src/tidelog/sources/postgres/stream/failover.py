@@ -28,7 +28,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 MIN_VERSION = 17
 
 
-def copied_to_standbys(connection: Connection) -> bool:
+def can_fail_over(connection: Connection) -> bool:
     """Return True if a slot created there can have the property ``failover``; a standby's own slot
     can't.
     """
@@ -39,7 +39,7 @@ def prepare(connection: Connection, dsn: str, slot: str) -> None:
     """Set the slot's property ``failover`` if it was created without it. The slot must have no
     reader.
     """
-    if not copied_to_standbys(connection):
+    if not can_fail_over(connection):
         return
     _warn_of_idle_standbys(connection)
     row = connection.execute(
@@ -74,15 +74,15 @@ def _warn_of_idle_standbys(connection: Connection) -> None:
         )
 
 
-def check_told(told: SourceId | None, found: SourceId) -> None:
+def check_same_timeline(reported: SourceId | None, found: SourceId) -> None:
     """Check that the server still has the timeline reported before, under which captured changes
     are recorded.
 
     Raises ConnectionLostError: another server was promoted in between.
     """
-    if told is not None and told.timeline != found.timeline:
+    if reported is not None and reported.timeline != found.timeline:
         raise ConnectionLostError(
-            f"the source went from timeline {told.timeline} to {found.timeline} while capture "
+            f"the source went from timeline {reported.timeline} to {found.timeline} while capture "
             "began: a standby was promoted; it is tried again"
         )
 
@@ -92,7 +92,7 @@ def _set_failover(dsn: str, slot: str) -> None:
     pgconn = connect_replication(dsn, purpose="capture")
     try:
         command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"
-        result = async_results.commanded(pgconn, encoded(pgconn, command))
+        result = async_results.run_command(pgconn, encoded(pgconn, command))
         if result.status != pq.ExecStatus.COMMAND_OK:
             message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
             raise TidelogError(f"the server refuses: {message.decode(errors='replace')}")

@@ -42,37 +42,39 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream import failover, slots
-from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
+from tidelog.sources.postgres.stream.messages import is_own_message, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.stream.server import check_server, identify, one_value
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
-from tidelog.sources.postgres.stream.timeline import check_past
+from tidelog.sources.postgres.stream.timeline import check_history
 from tidelog.system import failpoints
 
 BUSY_S = 30.0
 TURN_S = 0.05
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
-def when_free(doing: str, look: Callable[[], _Found], *, meanwhile: Callable[[], None]) -> _Found:
-    """The result of ``look``, tried again while another session holds a lock.
+def retry_while_locked(
+    doing: str, attempt: Callable[[], _Result], *, between_attempts: Callable[[], None]
+) -> _Result:
+    """The result of ``attempt``, tried again while another session holds a lock.
 
-    ``meanwhile`` is called between the short attempts: Tidelog's sessions give up a lock before a
-    deadlock is detected. Raises SourceBusyError if it takes too long.
+    ``between_attempts`` is called between the short attempts: Tidelog's sessions give up a
+    lock before a deadlock is detected. Raises SourceBusyError if it takes too long.
     """
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            with translated(doing):
-                return look()
+            with translate_errors(doing):
+                return attempt()
         except SourceBusyError:
             if time.monotonic() > deadline:
                 raise
-            meanwhile()
+            between_attempts()
             time.sleep(TURN_S)
 
 
@@ -146,7 +148,7 @@ class PostgresLogReader:
         self._metadata_tables = PostgresMetadataTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
-        self._told: SourceId | None = None
+        self._reported_source: SourceId | None = None
         self._promoted = False  # since the event log was written
 
     # ------------------------------------------------------------------ port
@@ -162,14 +164,14 @@ class PostgresLogReader:
             ConnectionLostError: trying again may help.
         """
         stream = self._open_stream()
-        sql = self._connected()
-        with translated(f"starting to read slot {self._slot!r}"):
+        sql = self._get_connection()
+        with translate_errors(f"starting to read slot {self._slot!r}"):
             check_server(sql, self._publications.strategy)
             # Before anything is created or altered: it may be another server. The source of an
             # earlier start has everything that `expected` has.
             before = self._source or self._expected
             source = identify(stream, resume, before)
-            failover.check_told(self._told, source)
+            failover.check_same_timeline(self._reported_source, source)
             self._source = source
             if before is not None and before.timeline not in (0, source.timeline):
                 self._promoted = True
@@ -197,7 +199,7 @@ class PostgresLogReader:
         messages: list[LogicalMessage] = []
         resume = self._scanner.resume
         for item in self._scanner.feed(data, offsets):
-            if isinstance(item, LogicalMessage) and not is_ours(item):
+            if isinstance(item, LogicalMessage) and not is_own_message(item):
                 messages.append(item)
                 resume = self._scanner.resume
                 continue
@@ -252,8 +254,8 @@ class PostgresLogReader:
         """
         stream = self._open_stream()
         self._source = identify(stream, missed, self._source or self._expected)
-        with translated(f"beginning slot {self._slot!r} anew"):
-            slots.drop_useless(self._connected(), self._slot)
+        with translate_errors(f"beginning slot {self._slot!r} anew"):
+            slots.drop_unread_slot(self._get_connection(), self._slot)
         return self.start(None)
 
     def keepalive(self) -> None:
@@ -266,8 +268,10 @@ class PostgresLogReader:
         if self._source is None:
             with closing(ReplicationStream(self._dsn, purpose=self._slot)) as stream:
                 found = stream.identify()
-            self._told = SourceId("postgres", found.system, found.database, found.timeline)
-            return self._told
+            self._reported_source = SourceId(
+                "postgres", found.system, found.database, found.timeline
+            )
+            return self._reported_source
         return self._source
 
     def check_publications(
@@ -306,13 +310,13 @@ class PostgresLogReader:
                 raise self._owner.refuse_new(reader_of(sql, self._slot))
             slots.take_over(sql, self._slot, self._owner)
             if resume is None and not self._publications.exist(sql):
-                slots.drop_useless(sql, self._slot)  # its first changes can't be decoded
+                slots.drop_unread_slot(sql, self._slot)  # its first changes can't be decoded
             state = slots.find_slot(sql, self._slot)
             if state is None and resume is not None:
                 raise slots.missing_slot(self._slot, resume, self._promoted)
         # Before the slot: a publication must be older than the first decoded change. All tables of
         # a new event log are dumped at first: newly published ones need no report.
-        self._publications.sync(sql, strict=resume is None, told=resume is None)
+        self._publications.sync(sql, strict=resume is None, report=resume is None)
         if state is None:
             self._owner.claim()
 
@@ -326,16 +330,16 @@ class PostgresLogReader:
         else:
             slots.check_position(state, self._slot, resume)
             if state.confirmed < max(resume.acknowledge, resume.position):
-                self._check_past(state.confirmed, resume)
+                self._check_history(state.confirmed, resume)
             begin = resume
         self._owner.note_publications(sql, self._publications.names)
         return begin
 
-    def _check_past(self, confirmed: int, resume: Resume) -> None:
+    def _check_history(self, confirmed: int, resume: Resume) -> None:
         stream = self._stream_from(self.dsn)
         try:
             names = self._publications.names
-            check_past(stream, self._slot, names, confirmed, resume, self._last())
+            check_history(stream, self._slot, names, confirmed, resume, self._last())
         finally:
             stream.close()
 
@@ -355,10 +359,10 @@ class PostgresLogReader:
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
         try:
-            schema = when_free(
+            schema = retry_while_locked(
                 f"looking up {table}",
-                lambda: self._finder.of_relation(self._connected(), seen),
-                meanwhile=self.keepalive,
+                lambda: self._finder.schema_of_relation(self._get_connection(), seen),
+                between_attempts=self.keepalive,
             )
         except SourceError as error:
             if error.policy is not Policy.STOP:
@@ -405,7 +409,7 @@ class PostgresLogReader:
             raise ConnectionLostError("the log reader is not started")
         return self._stream
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._sql is None or self._sql.closed or self._sql.broken:
             self._sql = connect(self.dsn, purpose="capture")
         return self._sql

@@ -26,7 +26,7 @@ MAX_PREFIX_CHARACTERS = 256
 """Number of characters of a prefix that are recorded."""
 
 
-def is_ours(message: LogicalMessage) -> bool:
+def is_own_message(message: LogicalMessage) -> bool:
     """Return True if the message has Tidelog's prefix; then it is no record, whoever wrote it."""
     return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
 

@@ -17,7 +17,7 @@ import psycopg
 
 from tidelog.errors import TidelogError
 from tidelog.sources.postgres.connect import quote_literal
-from tidelog.sources.postgres.errors import translated
+from tidelog.sources.postgres.errors import translate_errors
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ def who_is_open(connection: Connection) -> str:
     rows = connection.execute(_HOLDERS.encode(), (SHOWN,)).fetchall()
     if not rows:
         return "None with changes is open by now: try again"
-    told = [_told(*row[:-1]) for row in rows]
+    descriptions = [_describe(*row[:-1]) for row in rows]
     total = int(rows[0][-1])
     more = f"; and {total - len(rows)} more" if total > len(rows) else ""
-    return f"Open, the oldest first: {'; '.join(told)}{more}"
+    return f"Open, the oldest first: {'; '.join(descriptions)}{more}"
 
 
-def _told(
+def _describe(
     gid: str | None, pid: int | None, application: str | None, database: str | None, age: int | None
 ) -> str:
     since = "" if age is None else f", open for {age:,} s"
@@ -72,12 +72,12 @@ def _told(
 
 
 @contextmanager
-def named_while_waiting(slot: str, connect: Callable[[], Connection]) -> Iterator[None]:
+def log_open_transactions(slot: str, connect: Callable[[], Connection]) -> Iterator[None]:
     """Log the transactions that a new slot waits for, if creating it takes long."""
 
     def name() -> None:
         try:
-            with connect() as other, translated("looking for open transactions"):
+            with connect() as other, translate_errors("looking for open transactions"):
                 logger.warning(
                     "slot %r is made once all transactions have ended that were open. %s",
                     slot,

@@ -28,13 +28,15 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
 )
 from tidelog.sources.postgres.encodings import encoded, texts_of
-from tidelog.sources.postgres.hosts import pinned
+from tidelog.sources.postgres.hosts import pin_host
 from tidelog.sources.postgres.stream import libpq
-from tidelog.sources.postgres.stream.slot_owner import START_ANEW
+from tidelog.sources.postgres.stream.slot_owner import NEW_LOG_ADVICE
 from tidelog.system.peer_check import peer_of
 
 
-def refusal(doing: str, state: str, message: str, streamed_to: int | None) -> TidelogError:
+def replication_error(
+    doing: str, state: str, message: str, streamed_to: int | None
+) -> TidelogError:
     """Convert a server's error to Tidelog's error.
 
     Args:
@@ -53,14 +55,14 @@ def refusal(doing: str, state: str, message: str, streamed_to: int | None) -> Ti
         return GapError(
             f"{doing}: {message} where a change after {lsn_text(streamed_to)} was "
             "written, so it can't be decoded: the publication was dropped and made anew. "
-            f"{START_ANEW}"
+            f"{NEW_LOG_ADVICE}"
         )
     if state in ("22P05", "22021") and streamed_to is not None:
         # The server's text quotes the bytes. The error would recur at the same position.
         return GapError(
             f"{doing}: a value that was written after {lsn_text(streamed_to)} holds "
             "bytes without a character, which the server can't convert from the database's "
-            f"encoding (SQLSTATE {state}). Mend the value first. {START_ANEW}"
+            f"encoding (SQLSTATE {state}). Mend the value first. {NEW_LOG_ADVICE}"
         )
     if state == "42501":
         return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")
@@ -152,7 +154,7 @@ class ReplicationStream:
         self._streaming = False
         self._pgconn = connect_replication(dsn, purpose=purpose)
         self._reach = peer_of(self._pgconn.socket, SSL_REQUEST)
-        self.dsn = pinned(dsn, self._pgconn)
+        self.dsn = pin_host(dsn, self._pgconn)
         """The connection string for other connections to the same server."""
         # Compiles or loads the kernel now: libpq reports that no COPY is in progress.
         self._heard_at = time.monotonic()
@@ -202,7 +204,7 @@ class ReplicationStream:
         """The messages that have arrived, waiting at most ``timeout_s`` for the first; None if
         there are none.
 
-        Raises ConnectionLostError, or the server's error (`refusal`).
+        Raises ConnectionLostError, or the server's error (`replication_error`).
         """
         self.keepalive()
         outcome = self._drain(NAPS)
@@ -400,7 +402,7 @@ class ReplicationStream:
 
     def _command(self, command: bytes) -> pq.abc.PGresult:
         try:
-            return async_results.commanded(self._pgconn, command)
+            return async_results.run_command(self._pgconn, command)
         except psycopg.Error as error:
             raise ConnectionLostError(f"the replication connection was lost: {error}") from None
 
@@ -421,4 +423,4 @@ class ReplicationStream:
         primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
         message = primary.decode(errors="replace")
         behind = self._acknowledged if self._streaming else None
-        return refusal(doing, state, message, behind)
+        return replication_error(doing, state, message, behind)

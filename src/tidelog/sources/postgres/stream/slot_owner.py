@@ -35,7 +35,7 @@ SLOT_KEY = "source-slot"
 (OID by name).
 """
 
-START_ANEW = (
+NEW_LOG_ADVICE = (
     "What was changed in between can only be had by a new dump: move the event log's directory "
     "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
 )
@@ -182,7 +182,7 @@ class SlotOwner:
                 continue
             raise GapError(
                 f"{what}; the event log holds changes up to {lsn_text(reached)}, and those after "
-                f"it that were written without this publication are not decoded. {START_ANEW}"
+                f"it that were written without this publication are not decoded. {NEW_LOG_ADVICE}"
             )
 
     def require(self, reader: SlotReader | None) -> None:

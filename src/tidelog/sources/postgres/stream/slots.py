@@ -12,10 +12,10 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value
-from tidelog.sources.postgres.errors import translated
-from tidelog.sources.postgres.stream.failover import copied_to_standbys
-from tidelog.sources.postgres.stream.open_transactions import named_while_waiting, who_is_open
-from tidelog.sources.postgres.stream.slot_owner import START_ANEW, SlotOwner, reader_of
+from tidelog.sources.postgres.errors import translate_errors
+from tidelog.sources.postgres.stream.failover import can_fail_over
+from tidelog.sources.postgres.stream.open_transactions import log_open_transactions, who_is_open
+from tidelog.sources.postgres.stream.slot_owner import NEW_LOG_ADVICE, SlotOwner, reader_of
 from tidelog.sources.postgres.stream.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -110,12 +110,12 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     them.
     """
     standby = in_recovery(connection)
-    failover = b", failover => true" if copied_to_standbys(connection) else b""
+    failover = b", failover => true" if can_fail_over(connection) else b""
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
     # The server waits for open transactions by their locks. Nobody waits for this session then.
     connection.execute(b"SET lock_timeout = 0")
     try:
-        with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
+        with hint_while_waiting(slot) if standby else log_open_transactions(slot, connect):
             row = connection.execute(
                 b"SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot"
                 b"(%s, 'pgoutput'" + failover + b")",
@@ -151,7 +151,7 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     return lsn_value(row[0])
 
 
-def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
+def drop_unread_slot(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
     """Drop the slot, if there is one, so that it can be created again.
 
     Its reader is not ended, unlike in `take_over`: after a gap it may be a capture into a copy of
@@ -171,10 +171,10 @@ def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) ->
 
 def check_slot(state: SlotState, slot: str, database: str) -> None:
     """Check that capture can read the slot. Raises PreflightError or GapError."""
-    mend = "it is another program's, so name another one in source.slot"
+    advice = "it is another program's, so name another one in source.slot"
     if state.kind != "logical" or state.plugin != "pgoutput":
         what = state.plugin if state.kind == "logical" else state.kind
-        raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {mend}")
+        raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {advice}")
     if state.database != database:
         raise PreflightError(
             f"slot {slot!r} belongs to database {state.database!r}, not to {database!r}: name "
@@ -187,11 +187,13 @@ def check_slot(state: SlotState, slot: str, database: str) -> None:
             "target_session_attrs=read-write), or name another slot in source.slot"
         )
     if state.two_phase:
-        raise PreflightError(f"slot {slot!r} was created with two_phase, which is not read: {mend}")
+        raise PreflightError(
+            f"slot {slot!r} was created with two_phase, which is not read: {advice}"
+        )
     if state.lost is not None:
         raise GapError(
             f"slot {slot!r} is invalid: {state.lost}; the source can't give changes after "
-            f"{lsn_text(state.confirmed)} any more. {START_ANEW}"
+            f"{lsn_text(state.confirmed)} any more. {NEW_LOG_ADVICE}"
         )
 
 
@@ -203,7 +205,7 @@ def check_position(state: SlotState, slot: str, resume: Resume) -> None:
         raise GapError(
             f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives "
             f"changes only from {lsn_text(state.confirmed)} on: it was recreated, or something "
-            f"else read it, or the event log lost its end. {START_ANEW}"
+            f"else read it, or the event log lost its end. {NEW_LOG_ADVICE}"
         )
 
 
@@ -219,7 +221,7 @@ def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
     )
     return GapError(
         f"slot {slot!r} does not exist{why}; the event log ends at "
-        f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {START_ANEW}"
+        f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {NEW_LOG_ADVICE}"
     )
 
 
@@ -248,6 +250,6 @@ def take_over(
                 f"slot {slot!r} is still held by process {reader.pid} of the server, which did not "
                 f"end within {TAKE_OVER_TIMEOUT_S:.0f} s"
             )
-        with translated(f"ending the previous reader of slot {slot!r}"):
+        with translate_errors(f"ending the previous reader of slot {slot!r}"):
             connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (reader.pid,))
         time.sleep(pause_s)

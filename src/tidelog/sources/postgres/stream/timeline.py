@@ -29,10 +29,10 @@ from tidelog.sources.postgres.stream.replication import EPOCH_2000_S, Replicatio
 
 _BEGIN, _MESSAGE = ord("B"), ord("M")
 _ROWS = np.frombuffer(b"IUDTM", np.uint8)
-_TOLD = np.frombuffer(b"BIUDTM", np.uint8)
+_COUNTED_TAGS = np.frombuffer(b"BIUDTM", np.uint8)
 
 
-def check_past(
+def check_history(
     stream: ReplicationStream,
     slot: str,
     publications: list[str],
@@ -53,15 +53,15 @@ def check_past(
 
     Raises SourceChangedError.
     """
-    past = TimelineCheck(confirmed, resume, last)
+    check = TimelineCheck(confirmed, resume, last)
     stream.start(slot, confirmed, publications)
-    while not past.ended:
+    while not check.ended:
         received = stream.receive(1.0)
         if received is None:
             continue
-        past.feed(received.data, received.offsets)
-        if received.sent_up_to is not None and received.sent_up_to >= past.upto:
-            past.end()
+        check.feed(received.data, received.offsets)
+        if received.sent_up_to is not None and received.sent_up_to >= check.upto:
+            check.end()
 
 
 class TimelineCheck:
@@ -82,8 +82,10 @@ class TimelineCheck:
         tags = data[offsets[:-1]]
         known = self._transaction <= self._resume.position
         # Rows of known transactions are skipped together, however many there are.
-        told = np.isin(tags, _TOLD) if not known else (tags == _BEGIN) | (tags == _MESSAGE)
-        for i in np.flatnonzero(told).tolist():
+        relevant = (
+            np.isin(tags, _COUNTED_TAGS) if not known else (tags == _BEGIN) | (tags == _MESSAGE)
+        )
+        for i in np.flatnonzero(relevant).tolist():
             start, end = int(offsets[i]), int(offsets[i + 1])
             if self.ended:
                 return
@@ -99,9 +101,9 @@ class TimelineCheck:
                 if not flags & 1:
                     self._message(position)
                 elif not known:
-                    self._foreign(self._transaction)
+                    self._unexpected(self._transaction)
             else:
-                self._foreign(self._transaction)
+                self._unexpected(self._transaction)
 
     def end(self) -> None:
         """Finish: nothing else precedes `upto`."""
@@ -124,7 +126,7 @@ class TimelineCheck:
         """Process a logical message outside of transactions."""
         self._reach(position)
         if not self.ended and position > self._resume.position:
-            self._foreign(position)
+            self._unexpected(position)
 
     def _reach(self, position: int) -> None:
         if self._position and position >= self._position:
@@ -134,7 +136,7 @@ class TimelineCheck:
         if position >= max(self._resume.acknowledge, self._resume.position):
             self.end()
 
-    def _foreign(self, position: int) -> None:
+    def _unexpected(self, position: int) -> None:
         raise SourceChangedError(
             f"the source has changes at {lsn_text(position)}, where there was nothing when the "
             f"event log passed it. {self._advice()}"

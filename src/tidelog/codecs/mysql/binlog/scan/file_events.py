@@ -45,29 +45,29 @@ class FileEvents:
     def format(self, event: bytes, header: Header) -> Iterator[FormatSeen | RolledBackSeen]:
         """Process a format description: a file begins."""
         state = self._state.slots
-        told = parse_format(event[HEADER_BYTES:])
+        description = parse_format(event[HEADER_BYTES:])
         # The checksum is that of the closed file: without the flag that it is in use.
         closed = event[:17] + bytes([event[17] & 0xFE]) + event[18:]
-        if told.checksum and without_checksum(closed) is closed:
+        if description.checksum and without_checksum(closed) is closed:
             raise self._state.fault(f"format description {FAULTS[kernel.BAD_CHECKSUM]}")
-        if told.binlog_version != 4:
-            raise self._state.fault(f"binlog format {told.binlog_version} is not supported")
-        if told.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":
+        if description.binlog_version != 4:
+            raise self._state.fault(f"binlog format {description.binlog_version} is not supported")
+        if description.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":
             raise self._state.fault("table ids of 4 bytes are not supported")
-        started = told.created != 0
+        started = description.created != 0
         if self._state.in_transaction:
             if not started:
                 raise self._state.fault(f"format description {FAULTS[kernel.NESTED]}")
             # The server stopped while it wrote the group, which therefore was never committed.
-            yield from self._groups.rolled_back()
+            yield from self._groups.report_rollback()
             self._state.close()
         if started:
             self._tables.clear()  # table ids start again
-        self._state.server_version = version_numbers(told.server_version)
-        state[kernel.CHECKSUM] = told.checksum
+        self._state.server_version = version_numbers(description.server_version)
+        state[kernel.CHECKSUM] = description.checksum
         if not header.artificial:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
-        yield FormatSeen(told.server_version, bool(told.checksum), started)
+        yield FormatSeen(description.server_version, bool(description.checksum), started)
 
     def made_up(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
         """Process rotate and heartbeat events, which report the stream's position."""

@@ -143,7 +143,7 @@ class Groups:
             return
         if keyword == "ROLLBACK":
             self._xa.require_not_held(keyword)
-            yield from self.rolled_back()
+            yield from self.report_rollback()
             if "TO" not in words[1:3]:
                 self._state.close()
             return
@@ -185,7 +185,7 @@ class Groups:
         if alone:
             self._state.close()
 
-    def rolled_back(self) -> Iterator[RolledBackSeen]:
+    def report_rollback(self) -> Iterator[RolledBackSeen]:
         """Report that the current group was rolled back after its rows were yielded."""
         state = self._state.slots
         tables = self._tables.changed_tables(int(state[kernel.GROUP_START]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, renamed
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, rename_effects
 from tidelog.sources.mysql.stream.ddl.tokens import Token, TokenCursor
 
 # The first words of ALTER TABLE's actions that do not change rows or columns.
@@ -97,7 +97,7 @@ class AlterTable:
             new = self._tokens.table()
             if new is None:
                 return Effect.ALTERED, None, []
-            away, here = renamed(table, new)
+            away, here = rename_effects(table, new)
             return away.effect, None, [here]
         if word == "ADD":
             return self._add()

@@ -84,7 +84,7 @@ class Statement:
         return any(e.table == table and e.effect in RESHAPES for e in self.effects)
 
 
-def renamed(old: TableName, new: TableName) -> list[TableEffect]:
+def rename_effects(old: TableName, new: TableName) -> list[TableEffect]:
     """The pair of effects for a renamed table, as `Statement` has it."""
     return [
         TableEffect(old, Effect.RENAMED_AWAY),

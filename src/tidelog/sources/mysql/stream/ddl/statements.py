@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.stream.ddl.alter import AlterTable
-from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, renamed
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, rename_effects
 from tidelog.sources.mysql.stream.ddl.tokens import TokenCursor, tokens
 
 
@@ -24,14 +24,16 @@ def read_statement(sql: str, database: str, *, fold: bool = False, sql_mode: int
     statement = parser.statement()
     if not fold:
         return statement
-    effects = tuple(replace(effect, table=_folded(effect.table)) for effect in statement.effects)
+    effects = tuple(
+        replace(effect, table=_lower_case(effect.table)) for effect in statement.effects
+    )
     dropped = statement.database
     return replace(
         statement, effects=effects, database=None if dropped is None else dropped.lower()
     )
 
 
-def _folded(table: TableName) -> TableName:
+def _lower_case(table: TableName) -> TableName:
     return TableName(table.namespace.lower(), table.name.lower())
 
 
@@ -98,7 +100,7 @@ class _StatementReader:
         ):
             self._tokens.at += 1
         if self._tokens.word() == "INDEX":
-            return self._of_index()
+            return self._index_statement()
         if not self._tokens.take("TABLE"):
             return Statement()
         effect = Effect.REPLACED if replaces else Effect.CREATED
@@ -132,7 +134,7 @@ class _StatementReader:
             name = self._tokens.name()
             return Statement() if name is None else Statement(database=name)
         if self._tokens.word() == "INDEX":
-            return self._of_index()
+            return self._index_statement()
         effect = Effect.SEQUENCE_DROPPED if self._tokens.word() == "SEQUENCE" else Effect.DROPPED
         if temporary:
             effect = Effect.TEMPORARY_DROPPED
@@ -159,12 +161,12 @@ class _StatementReader:
             new = self._tokens.table()
             if new is None:
                 break
-            found += renamed(old, new)
+            found += rename_effects(old, new)
             if not self._tokens.take(","):
                 break
         return Statement(tuple(found), renames=True)
 
-    def _of_index(self) -> Statement:
+    def _index_statement(self) -> Statement:
         """Parse CREATE or DROP INDEX name ON table."""
         self._tokens.at += 1
         if self._tokens.names_primary():

@@ -35,13 +35,13 @@ from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEff
 
 KEY = "log-temporary"
 
-_OF_THE_UPPER = frozenset(
+_ON_TEMPORARY = frozenset(
     {Effect.TRUNCATED, Effect.ALTERED, Effect.KEPT, Effect.EMPTIED, Effect.WRITTEN}
 )
 
 
 @dataclass(slots=True)
-class _Lived:
+class _TemporaryTable:
     """A temporary table: it exists after ``begin``, up to ``end`` (0: it still exists)."""
 
     server: int
@@ -72,22 +72,24 @@ class TemporaryTables:
     def __init__(self, state: StateStore | None = None) -> None:
         self._state = state
         found = None if state is None else state.get(KEY)
-        self._lived = [
-            _Lived(int(server), int(thread), TableName(database, name), int(begin), int(end))
+        self._tables = [
+            _TemporaryTable(
+                int(server), int(thread), TableName(database, name), int(begin), int(end)
+            )
             for server, thread, database, name, begin, end in (found.value if found else ())
         ]
         self._changed = False
         self._durable = 0
         self.flavor = Flavor.MYSQL
 
-    def without(self, statement: Statement, position: StatementPosition) -> Statement:
+    def permanent_effects(self, statement: Statement, position: StatementPosition) -> Statement:
         """The statement without its effects on temporary tables; those are recorded here."""
         if statement.renames:
             if self.flavor is not Flavor.MARIADB:
                 return statement
-            effects = tuple(self._renamed(statement.effects, position))
+            effects = tuple(self._rename(statement.effects, position))
             return replace(statement, effects=effects)
-        effects = tuple(self._others(statement.effects, position))
+        effects = tuple(self._permanent(statement.effects, position))
         return statement if effects == statement.effects else replace(statement, effects=effects)
 
     def save(self) -> None:
@@ -97,31 +99,31 @@ class TemporaryTables:
         if not self._changed:
             return
         self._changed = False
-        self._lived = [one for one in self._lived if not 0 < one.end < self._durable]
+        self._tables = [one for one in self._tables if not 0 < one.end < self._durable]
         if self._state is not None:
             value = [
                 [one.server, one.thread, one.table.namespace, one.table.name, one.begin, one.end]
-                for one in self._lived
+                for one in self._tables
             ]
             self._state.put(KEY, value, None)
 
-    def durable_to(self, position: int) -> None:
+    def set_durable(self, position: int) -> None:
         """Note that no statement before the position will be read again."""
         self._durable = max(self._durable, position)
 
     def server_started(self, position: int) -> None:
         """End all sessions' temporary tables: the server restarted."""
-        for one in self._lived:
+        for one in self._tables:
             if not one.end and one.begin < position:
                 one.end, self._changed = position, True
 
     def clear(self) -> None:
         """Delete all records, for a new event log."""
-        self._lived, self._changed, self._durable = [], False, 0
+        self._tables, self._changed, self._durable = [], False, 0
         if self._state is not None and self._state.get(KEY) is not None:
             self._state.delete(KEY)
 
-    def _others(
+    def _permanent(
         self, effects: tuple[TableEffect, ...], position: StatementPosition
     ) -> Iterator[TableEffect]:
         gone_away = False
@@ -136,7 +138,7 @@ class TemporaryTables:
                 gone_away = True
             elif kind is Effect.RENAMED_HERE and gone_away:
                 self._begin(table, position)
-            elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, position):
+            elif kind not in _ON_TEMPORARY or not self._is_temporary(effect, position):
                 yield effect
 
     def _is_temporary(self, effect: TableEffect, position: StatementPosition) -> bool:
@@ -147,7 +149,7 @@ class TemporaryTables:
         # It was created before the log was read: these statements use no other table.
         return position.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
 
-    def _renamed(
+    def _rename(
         self, effects: tuple[TableEffect, ...], position: StatementPosition
     ) -> Iterator[TableEffect]:
         """Process RENAME TABLE's pairs in order."""
@@ -160,9 +162,9 @@ class TemporaryTables:
             self._begin(here.table, position)
             now[away.table], now[here.table] = False, True
 
-    def _find(self, table: TableName, position: StatementPosition) -> _Lived | None:
+    def _find(self, table: TableName, position: StatementPosition) -> _TemporaryTable | None:
         """The session's temporary table of this name at the beginning of the statement."""
-        for one in reversed(self._lived):
+        for one in reversed(self._tables):
             mine = (one.server, one.thread, one.table) == (position.server, position.thread, table)
             if mine and one.begin < position.end and (not one.end or position.end <= one.end):
                 return one
@@ -173,10 +175,12 @@ class TemporaryTables:
             (one.server, one.thread, one.table) == (position.server, position.thread, table)
             and one.begin <= position.end
             and (not one.end or position.end < one.end)
-            for one in self._lived
+            for one in self._tables
         )
         if not known:
-            self._lived.append(_Lived(position.server, position.thread, table, position.end))
+            self._tables.append(
+                _TemporaryTable(position.server, position.thread, table, position.end)
+            )
             self._changed = True
 
     def _end(self, table: TableName, position: StatementPosition) -> None:

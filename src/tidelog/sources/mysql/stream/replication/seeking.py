@@ -29,7 +29,7 @@ _LENGTH, _LOG_POS, _FLAGS, _CREATED = 9, 13, 17, HEADER_BYTES + 52
 _IN_USE = 1  # LOG_EVENT_BINLOG_IN_USE_F
 
 
-class Seeking:
+class OffsetSeeker:
     """Drops a file's events before ``offset``, which is the beginning of a group."""
 
     def __init__(self, offset: int) -> None:
@@ -43,9 +43,9 @@ class Seeking:
 
         Raises EOFError if the file ends before it.
         """
-        log_pos, told = log_positions(data, offsets)
+        log_pos, in_file = log_positions(data, offsets)
         ends = self._at + (log_pos - self._at & 0xFFFF_FFFF)
-        reached = np.flatnonzero(told & (ends >= self._offset))
+        reached = np.flatnonzero(in_file & (ends >= self._offset))
         first = int(reached[0]) if len(reached) else len(ends)
         types = data[offsets[:-1] + 4]
         for index in np.flatnonzero(
@@ -53,14 +53,14 @@ class Seeking:
         ).tolist():
             event = data[offsets[index] : offsets[index + 1]].tobytes()
             if types[index] == EventType.FORMAT_DESCRIPTION:
-                self._format = _sent_out_of_place(event)
+                self._format = _artificial_format(event)
             elif self._rotate:
                 raise EOFError
             else:
                 self._rotate = _to_offset(event, self._offset)
         if not len(reached):
-            if told.any():
-                self._at = int(ends[told][-1])
+            if in_file.any():
+                self._at = int(ends[in_file][-1])
             return data[:0], offsets[:1] - offsets[0]
         self.done = True
         first += int(ends[first] == self._offset)
@@ -93,10 +93,10 @@ def _to_offset(event: bytes, offset: int) -> bytes:
     return bytes(rotate)
 
 
-def _sent_out_of_place(event: bytes) -> bytes:
+def _artificial_format(event: bytes) -> bytes:
     """A format description that moves no position and does not mark a start of the server."""
-    told = bytearray(event[:-CHECKSUM_BYTES])
-    struct.pack_into("<I", told, _LOG_POS, 0)
-    struct.pack_into("<I", told, _CREATED, 0)
-    told[_FLAGS] &= ~_IN_USE
-    return bytes(told) + struct.pack("<I", zlib.crc32(told))
+    rewritten = bytearray(event[:-CHECKSUM_BYTES])
+    struct.pack_into("<I", rewritten, _LOG_POS, 0)
+    struct.pack_into("<I", rewritten, _CREATED, 0)
+    rewritten[_FLAGS] &= ~_IN_USE
+    return bytes(rewritten) + struct.pack("<I", zlib.crc32(rewritten))

@@ -31,11 +31,11 @@ from tidelog.errors import (
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.errors import BINLOG_FATAL, server_error, translated
+from tidelog.sources.mysql.errors import BINLOG_FATAL, server_error, translate_errors
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
-from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, Seeking
+from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, OffsetSeeker
 from tidelog.system.peer_check import peer_of
 
 _LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_id", re.IGNORECASE)
@@ -47,7 +47,7 @@ _PURGED = re.compile(
 )
 
 
-def refusal(doing: str, server_id: int, number: int, message: str) -> TidelogError:
+def replication_error(doing: str, server_id: int, number: int, message: str) -> TidelogError:
     """Convert a server's error to Tidelog's error for a log reader.
 
     Args:
@@ -160,7 +160,7 @@ class BinlogStream:
         packets.prepare()
         self._heard_at = 0.0
         self._broken: TidelogError | None = None
-        self._seeking: Seeking | None = None
+        self._seeker: OffsetSeeker | None = None
         self._doing = "reading the binlog"
         self._poller = select.poll()
         database = ""  # a database that is dropped must not end log capture
@@ -188,9 +188,9 @@ class BinlogStream:
         """
         flags = 0 if wait else _DO_NOT_WAIT
         self._prepare(f"reading the binlog from {file}:{offset}")
-        self._seeking = None
+        self._seeker = None
         if offset > MAX_OFFSET:
-            self._seeking = Seeking(offset)
+            self._seeker = OffsetSeeker(offset)
             offset = FILE_START
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
 
@@ -200,19 +200,19 @@ class BinlogStream:
 
         The result is empty if all events were before the start position.
 
-        Raises ConnectionLostError, or the server's error (`refusal`).
+        Raises ConnectionLostError, or the server's error (`replication_error`).
         """
         received = self._receive(timeout_s)
-        if received is None or self._seeking is None:
+        if received is None or self._seeker is None:
             return received
         try:
-            data, offsets = self._seeking.take(received.data, received.offsets)
+            data, offsets = self._seeker.take(received.data, received.offsets)
         except EOFError:
-            raise refusal(
+            raise replication_error(
                 self._doing, self._server_id, BINLOG_FATAL, "position > file size"
             ) from None
-        if self._seeking.done:
-            self._seeking = None
+        if self._seeker.done:
+            self._seeker = None
         return ReceivedEvents(data, offsets, received.ended)
 
     def _receive(self, timeout_s: float) -> ReceivedEvents | None:
@@ -288,7 +288,7 @@ class BinlogStream:
             if self._replica is not None:
                 name = str(self._replica.uuid)
                 statements.append(f"SET @slave_uuid = '{name}', @replica_uuid = '{name}'")
-        with translated(doing):
+        with translate_errors(doing):
             logging = connection.row("SELECT @@GLOBAL.log_bin, @@GLOBAL.server_id")
             assert logging is not None
             if not logging[0]:
@@ -317,14 +317,14 @@ class BinlogStream:
             self._connection._execute_command(_REGISTER_SLAVE, body)  # type: ignore[attr-defined]
             self._connection._read_packet()  # type: ignore[no-untyped-call]
         except pymysql.MySQLError as error:
-            raise self._refusal(error) from None
+            raise self._command_error(error) from None
 
     def _send(self, command: int, body: bytes) -> None:
         connection = self._connection
         try:
             connection._execute_command(command, body)  # type: ignore[attr-defined]
         except pymysql.MySQLError as error:
-            raise self._refusal(error) from None
+            raise self._command_error(error) from None
         sock = connection.raw_socket
         sock.settimeout(0)
         self._poller.register(sock.fileno(), select.POLLIN)
@@ -390,10 +390,10 @@ class BinlogStream:
         number = struct.unpack_from("<H", packet)[0] if len(packet) >= 2 else 0
         message = packet[2:].decode("utf-8", "replace")
         message = message[6:] if message.startswith("#") else message
-        return refusal(self._doing, self._server_id, number, message)
+        return replication_error(self._doing, self._server_id, number, message)
 
-    def _refusal(self, error: pymysql.MySQLError) -> TidelogError:
+    def _command_error(self, error: pymysql.MySQLError) -> TidelogError:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        return refusal(
+        return replication_error(
             self._doing, self._server_id, number, str(error.args[1]) if len(error.args) > 1 else ""
         )

@@ -12,7 +12,7 @@ from tidelog.sources.mysql.stream.log_parts import queries, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles
 
 
-class DdlAhead:
+class DdlLookahead:
     """The statements between a position of the log and its end; each part is read once."""
 
     def __init__(
@@ -96,7 +96,7 @@ class DdlAhead:
                         header.uses_temporary,
                         first_words(query.text())[0],
                     )
-                    statement = self._temporary.without(statement, place)
+                    statement = self._temporary.permanent_effects(statement, place)
                     if statement.effects or statement.database:
                         self._found.append((at, statement))
             self._end = end

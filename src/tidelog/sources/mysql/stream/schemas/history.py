@@ -38,7 +38,7 @@ class SchemaHistory:
         self._registry = registry
         self._known: dict[TableName, list[tuple[int, int]]] = {}
         self._files: dict[str, int] | None = None
-        self._gone: dict[str, list[int]] | None = None
+        self._dropped: dict[str, list[int]] | None = None
 
     def find(self, table: TableName, position: int) -> int | None:
         """The number of the table's version at a position; None if it is not known."""
@@ -90,23 +90,23 @@ class SchemaHistory:
         if self._state is not None:
             self._state.put(FILE_KEY, files, None)
 
-    def dropped(self, what: TableName | str, position: int) -> None:
+    def note_dropped(self, what: TableName | str, position: int) -> None:
         """Note that a table was dropped or renamed at the position, or that a database (a name) was
         dropped.
         """
-        gone = self._all_gone()
+        gone = self._all_dropped()
         name = str(what) if isinstance(what, TableName) else _database(what)
         if name not in gone or gone[name][0] < position:
             gone[name] = [position, 0]
-            self._put_gone()
+            self._put_dropped()
 
-    def made(self, table: TableName, position: int) -> bool:
+    def note_created(self, table: TableName, position: int) -> bool:
         """Note that the table exists from this position on.
 
         Returns True if the table or its database was dropped before, and the table not created
         since. The result is the same when the position is read again after a restart.
         """
-        gone = self._all_gone()
+        gone = self._all_dropped()
         places = gone.get(str(table), [0, 0])
         dropped = max(
             places[0], gone.get(_database(table.namespace), [0])[0], gone.get(FORGOTTEN, [0])[0]
@@ -115,14 +115,14 @@ class SchemaHistory:
             return False
         if not dropped < places[1]:
             gone[str(table)] = [dropped, position]
-            self._put_gone()
+            self._put_dropped()
         return True
 
     def clear(self) -> None:
         """Delete all notes, for a new event log: its schemas have other numbers, its positions are
         new.
         """
-        self._known, self._files, self._gone = {}, {}, {}
+        self._known, self._files, self._dropped = {}, {}, {}
         if self._state is not None:
             for key in [*self._state.keys(PREFIX), FILE_KEY, DROPPED_KEY]:
                 self._state.delete(key)
@@ -132,16 +132,16 @@ class SchemaHistory:
             found = None if self._state is None else self._state.get(PREFIX + str(table))
             notes = [] if found is None else found.value
             self._known[table] = [
-                (int(note[0]), int(note[1])) for note in notes if self._counts(*note[1:])
+                (int(note[0]), int(note[1])) for note in notes if self._is_valid(*note[1:])
             ]
         return self._known[table]
 
     def _put(self, table: TableName) -> None:
         if self._state is not None:
-            value = [[at, number, *self._print(number)] for at, number in self._known[table]]
+            value = [[at, number, *self._fingerprint(number)] for at, number in self._known[table]]
             self._state.put(PREFIX + str(table), value, None)
 
-    def _counts(self, number: int, fingerprint: str | None = None) -> bool:
+    def _is_valid(self, number: int, fingerprint: str | None = None) -> bool:
         """Return True if the version of this number is still the noted one. Early versions of
         Tidelog noted no fingerprint.
         """
@@ -150,7 +150,7 @@ class SchemaHistory:
         schema = self._schema(number)
         return schema is not None and fingerprint in (None, schema.fingerprint)
 
-    def _print(self, number: int) -> tuple[str, ...]:
+    def _fingerprint(self, number: int) -> tuple[str, ...]:
         schema = self._schema(number) if number else None
         return () if schema is None else (schema.fingerprint,)
 
@@ -166,17 +166,17 @@ class SchemaHistory:
             self._files = {} if found is None else dict(found.value)
         return self._files
 
-    def _all_gone(self) -> dict[str, list[int]]:
+    def _all_dropped(self) -> dict[str, list[int]]:
         """By name, the position where it was dropped, and where it was first created since (0: not
         yet).
         """
-        if self._gone is None:
+        if self._dropped is None:
             found = None if self._state is None else self._state.get(DROPPED_KEY)
-            self._gone = {} if found is None else {k: list(v) for k, v in found.value.items()}
-        return self._gone
+            self._dropped = {} if found is None else {k: list(v) for k, v in found.value.items()}
+        return self._dropped
 
-    def _put_gone(self) -> None:
-        gone = self._all_gone()
+    def _put_dropped(self) -> None:
+        gone = self._all_dropped()
         for old in sorted(gone, key=lambda name: max(gone[name]))[:-KEPT_DROPPED]:
             # Any table may be one of the removed ones from now on: better one dump too many than
             # too few.

@@ -27,12 +27,12 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
-from tidelog.sources.mysql.catalogue.labels import in_doubt
+from tidelog.sources.mysql.catalogue.labels import labels_may_be_wrong
 from tidelog.sources.mysql.catalogue.row_hashes import (
-    count_by_names,
+    count_hash_columns,
     first_columns,
-    names_a_hash,
-    without_hashes,
+    has_hash_column,
+    remove_hash_columns,
 )
 from tidelog.sources.mysql.catalogue.row_images import check_row_image
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -40,13 +40,13 @@ from tidelog.sources.mysql.catalogue.schemas import (
     expression_indexes,
     hidden_columns,
     logs_hidden_columns,
-    misfit,
+    mismatch,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement, renames_of
 from tidelog.sources.mysql.stream.positions import log_end, log_files
-from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlLookahead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
@@ -65,7 +65,7 @@ FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
 MAX_NOTED = 2000
 
 # Number of attempts to find a table that is being renamed.
-LOOKS = 5
+ATTEMPTS = 5
 
 # The column types of MariaDB's sequences: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
@@ -88,14 +88,14 @@ class LogSchemas:
         registry: SchemaRegistry,
         history: SchemaHistory,
         connected: Callable[[], Connection],
-        ahead: DdlAhead,
+        ahead: DdlLookahead,
     ) -> None:
         self._finder = finder
         self._registry = registry
         self._history = history
-        self._connected = connected
+        self._get_connection = connected
         self._ahead = ahead
-        self._told: set[int] = set()  # versions whose labels were read
+        self._labels_read: set[int] = set()  # versions whose labels were read
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
         """Return True for one of MariaDB's sequences, which are logged as tables of one row.
@@ -105,8 +105,8 @@ class LogSchemas:
         if seen.types != _SEQUENCE:
             return False
         table = TableName(seen.database, seen.table)
-        with translated(f"looking up {table}"):
-            connection = self._connected()
+        with translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             kind = connection.value(
                 "SELECT TABLE_TYPE FROM information_schema.TABLES "
                 "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -139,18 +139,18 @@ class LogSchemas:
                 "not known what its rows hold: it may be that the server is newer than Tidelog. "
                 "Install a newer version of Tidelog, or leave the table out of source.tables",
             )
-        with translated(f"looking up {table}"):
-            check_row_image(self._connected(), table, self._finder.surrogate)
+        with translate_errors(f"looking up {table}"):
+            check_row_image(self._get_connection(), table, self._finder.surrogate)
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:
-            schema = self._keyed(self._registry.get(noted))
-            reason = misfit(schema, self._shown(seen, table, schema))
-            if reason is None and not names_a_hash(schema):
+            schema = self._with_surrogate_key(self._registry.get(noted))
+            reason = mismatch(schema, self._without_hidden(seen, table, schema))
+            if reason is None and not has_hash_column(schema):
                 schema = self._with_labels(schema, seen, table, group)
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
-        schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
+        schema = self._find_schema(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
         self._history.note(table, seen.position, schema.schema_id)
         return schema
@@ -159,8 +159,8 @@ class LogSchemas:
         """Note the schemas of all captured tables at the beginning of a new log, so that rows
         before a later DDL statement have a certain schema.
         """
-        with translated("looking up the captured tables"):
-            connection = self._connected()
+        with translate_errors("looking up the captured tables"):
+            connection = self._get_connection()
             rows = connection.rows(
                 "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
                 "WHERE TABLE_TYPE = 'BASE TABLE'"
@@ -187,7 +187,7 @@ class LogSchemas:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.made(
+            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.note_created(
                 effect.table, position
             )
             if effect.effect in RESHAPES and made:
@@ -214,14 +214,14 @@ class LogSchemas:
         labels as the catalogue shows them.
         """
         number = schema.schema_id
-        if number in self._told or not any(map(in_doubt, schema.columns)):
+        if number in self._labels_read or not any(map(labels_may_be_wrong, schema.columns)):
             return schema
         with suppress(TableRefusedError):  # altered since: the noted labels are the best known
-            schema = self._registry.register(self._found(seen, table, group, ""))
-        self._told |= {number, schema.schema_id}
+            schema = self._registry.register(self._find_schema(seen, table, group, ""))
+        self._labels_read |= {number, schema.schema_id}
         return schema
 
-    def _keyed(self, schema: TableSchema) -> TableSchema:
+    def _with_surrogate_key(self, schema: TableSchema) -> TableSchema:
         """The schema with the surrogate key that it does not have yet: the table was renamed since,
         or ``source.keys`` has a new pattern.
         """
@@ -230,22 +230,24 @@ class LogSchemas:
             return schema
         return self._registry.register(replace(schema, key=key, schema_id=0))
 
-    def of_statement(self, table: TableName) -> TableSchema | None:
+    def any_version(self, table: TableName) -> TableSchema | None:
         """A version for a record without columns (TRUNCATE): any version of the table will do."""
         schema = self._registry.latest(table)
         if schema is not None:
             return schema
-        with translated(f"looking up {table}"):
-            found = self._finder.find(self._connected(), table)
+        with translate_errors(f"looking up {table}"):
+            found = self._finder.find(self._get_connection(), table)
         return None if found is None else self._registry.register(found.schema)
 
-    def _found(self, seen: TableMapSeen, table: TableName, group: int, unlike: str) -> TableSchema:
+    def _find_schema(
+        self, seen: TableMapSeen, table: TableName, group: int, unlike: str
+    ) -> TableSchema:
         where = text(seen.position)
         name: TableName | None = table
-        for _ in range(LOOKS):
+        for _ in range(ATTEMPTS):
             assert name is not None
-            with translated(f"looking up {table}"):
-                connection = self._connected()
+            with translate_errors(f"looking up {table}"):
+                connection = self._get_connection()
                 found = self._finder.find(connection, name, called=table)
                 end = log_end(connection).position
                 files = log_files(connection)
@@ -262,21 +264,23 @@ class LogSchemas:
         ):
             # No table has that name: a temporary table was renamed; if its session logs rows,
             # MariaDB's log has no other statement of it.
-            with translated(f"looking up {table}"):
+            with translate_errors(f"looking up {table}"):
                 found = self._finder.find(connection, table)
         if found is not None:
-            seen = self._shown(seen, known, found.schema)
-        if found is None or misfit(found.schema, seen) is not None:
+            seen = self._without_hidden(seen, known, found.schema)
+        if found is None or mismatch(found.schema, seen) is not None:
             self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
-            if found is not None and misfit(found.schema, seen) is None:
+            if found is not None and mismatch(found.schema, seen) is None:
                 return found.schema
             like = found.schema if found is not None else self._registry.latest(table)
             if connection.flavor is Flavor.MARIADB:
-                hashes = count_by_names(seen, () if found is None else found.schema.column_names)
+                hashes = count_hash_columns(
+                    seen, () if found is None else found.schema.column_names
+                )
                 seen = first_columns(seen, len(seen.types) - hashes)
             try:
-                built = self._finder.of_map(seen, connection.flavor, like)
+                built = self._finder.schema_of_map(seen, connection.flavor, like)
             except types.UnknownTypeError as error:
                 raise TableRefusedError(table, f"at {where} of the binlog: {error}") from None
             assert built is not None
@@ -299,7 +303,7 @@ class LogSchemas:
                 "the capture's user lacks the right to SELECT",
                 f"GRANT SELECT ON {quote_name(table.namespace, table.name)} TO ...;",
             )
-        reason = misfit(found.schema, seen)
+        reason = mismatch(found.schema, seen)
         if reason is not None:
             raise TableRefusedError(
                 table,
@@ -309,17 +313,19 @@ class LogSchemas:
             )
         return found.schema
 
-    def _shown(self, seen: TableMapSeen, table: TableName, schema: TableSchema) -> TableMapSeen:
+    def _without_hidden(
+        self, seen: TableMapSeen, table: TableName, schema: TableSchema
+    ) -> TableMapSeen:
         """The table map without the columns that MariaDB hides. ``table``: its current name."""
         if len(seen.types) <= len(schema.columns):
             return seen
-        with translated(f"looking up {table}"):
-            return without_hashes(self._connected(), table, seen, len(schema.columns))
+        with translate_errors(f"looking up {table}"):
+            return remove_hash_columns(self._get_connection(), table, seen, len(schema.columns))
 
     def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
         self._refuse_hidden(seen, table)
-        with translated(f"looking up {table}"):
-            self._finder.find(self._connected(), table)  # which may name the column
+        with translate_errors(f"looking up {table}"):
+            self._finder.find(self._get_connection(), table)  # which may name the column
         raise TableRefusedError(
             table,
             f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
@@ -327,8 +333,8 @@ class LogSchemas:
         )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
-        with translated(f"looking up {table}"):
-            connection = self._connected()
+        with translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             if not logs_hidden_columns(connection, table, seen):
                 return
             indexes = expression_indexes(connection, table)

@@ -15,7 +15,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaRegistry, StateStore
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.errors import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
@@ -149,7 +149,7 @@ class MySqlSchemaNotes:
             )
         with (
             connect(self._url, purpose="schema") as connection,
-            translated("asking for collations"),
+            translate_errors("asking for collations"),
         ):
             try:
                 return fix_version(

@@ -72,7 +72,7 @@ def value(text: str, kind: pa.DataType) -> pa.Array | None:
     return pa.array([seconds * 1_000_000 + micros], pa.int64()).view(kind)
 
 
-def any_unreal(values: pa.Array) -> bool:
+def any_invalid(values: pa.Array) -> bool:
     """Return True if dates or timestamps include such dates, or dates of year 0."""
     kind = pa.int32() if pa.types.is_date(values.type) else pa.int64()
     least = pc.min(values.view(kind)).as_py()
@@ -88,11 +88,11 @@ def texts(values: pa.Array) -> pa.StringArray:
     else:
         found = timestamp_texts(values, " ").to_pylist()
         numbers = [None if n is None else n // _DAY_US for n in values.view(pa.int64()).to_pylist()]
-    spelled = [
-        text if number is None or not FIRST <= number < END else _spelled(number) + _time(text)
+    written = [
+        text if number is None or not FIRST <= number < END else _date_text(number) + _time(text)
         for number, text in zip(numbers, found, strict=True)
     ]
-    return pa.array(spelled, pa.string())
+    return pa.array(written, pa.string())
 
 
 def _time(text: str) -> str:
@@ -101,7 +101,7 @@ def _time(text: str) -> str:
     return space + time
 
 
-def _spelled(days: int) -> str:
+def _date_text(days: int) -> str:
     year, number = divmod(days - FIRST, OF_A_YEAR)
     if number < _DAY_ZERO:
         month, day = 0, number

@@ -13,7 +13,7 @@ from tidelog.model.records import Bools, Int64s
 from tidelog.model.schema import TableSchema
 
 
-def moved_keys(decoded: Decoded, target: TableSchema) -> Bools:
+def find_key_changes(decoded: Decoded, target: TableSchema) -> Bools:
     """bool[n]: True for updates whose key differs from the old row's."""
     before, after = decoded.before, decoded.after
     assert before is not None
@@ -33,7 +33,7 @@ def moved_keys(decoded: Decoded, target: TableSchema) -> Bools:
     return moved
 
 
-def doubled(moved: Bools) -> tuple[Int64s, Bools]:
+def expand_key_changes(moved: Bools) -> tuple[Int64s, Bools]:
     """Expand each key change of ``n`` records to two events.
 
     Returns int64[m], the record of each event; and bool[m], True for the first of two, the old
@@ -46,6 +46,6 @@ def doubled(moved: Bools) -> tuple[Int64s, Bools]:
 
 
 def ops_of(op: pa.Array, moved: Bools, at: Int64s, first: Bools) -> pa.Array:
-    """The op of each event of `doubled`."""
+    """The op of each event of `expand_key_changes`."""
     op = op.take(pa.array(at))
     return pc.if_else(pa.array(first), "d", pc.if_else(pa.array(moved[at]), "c", op))

@@ -18,7 +18,7 @@ from tidelog.model.schema import TableSchema
 _OUT_OF_LINE = ("text", "binary", "bytes", "decimal")
 
 
-def columns_that_may_lack(schema: TableSchema) -> frozenset[str]:
+def possibly_missing_columns(schema: TableSchema) -> frozenset[str]:
     """Names of the columns that a record's new state may lack; never one of the match key."""
     if schema.wire_format == "pgoutput":
         return frozenset(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidelog.app.async_engine.steps import EventSteps
 from tidelog.codecs.decode import decode
-from tidelog.codecs.key_changes import doubled, moved_keys, ops_of
+from tidelog.codecs.key_changes import expand_key_changes, find_key_changes, ops_of
 from tidelog.codecs.missing_columns import missing_names
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.event_batches import EventBatch, event_schema
@@ -70,14 +70,14 @@ def _events(
     before, after = decoded.before, decoded.after
     assert before is not None
     assert after is not None
-    moved = moved_keys(decoded, schema)
+    moved = find_key_changes(decoded, schema)
     op = decoded.op
     missing = missing_names(decoded.missing, schema.column_names, len(decoded))
     columns = [records.column(name) for name in ("kind", "schema_id", "position", "ordinal", "xid")]
     columns.append(decoded.commit_ts.view(pa.timestamp("us", "UTC")))
     version = decoded.version
     if moved.any():
-        at, first = doubled(moved)
+        at, first = expand_key_changes(moved)
         op = ops_of(op, moved, at, first)
         places = pa.array(at)
         deleted, created = pa.array(first), pa.array(moved[at] & ~first)

@@ -34,7 +34,7 @@ from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
 from tidelog.sources.postgres.chunks.key_texts import key_texts
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.connect import LOOKING, connect
+from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, connect
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
@@ -142,7 +142,7 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._here, purpose="publication", settings=LOOKING) as connection:
+            with connect(self._here, purpose="publication", settings=CATALOGUE_SETTINGS) as connection:
                 if self._reader is not None:
                     with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)
@@ -151,7 +151,7 @@ class PostgresKind:
 
         def named() -> str:
             with (
-                connect(self._here, purpose="catalogue", settings=LOOKING) as connection,
+                connect(self._here, purpose="catalogue", settings=CATALOGUE_SETTINGS) as connection,
                 translate_errors("looking for open transactions"),
             ):
                 if in_recovery(connection):
@@ -160,7 +160,7 @@ class PostgresKind:
 
         def forget_log() -> None:
             with (
-                connect(self._here, purpose="slot", settings=LOOKING) as connection,
+                connect(self._here, purpose="slot", settings=CATALOGUE_SETTINGS) as connection,
                 translate_errors(f"dropping slot {source.slot!r}"),
             ):
                 drop_unread_slot(connection, source.slot)

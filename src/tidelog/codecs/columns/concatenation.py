@@ -207,21 +207,21 @@ def join(pieces: Sequence[KeyPiece], null: str, *, large: bool = False) -> pa.Ar
     Raises:
         pyarrow.ArrowCapacityError: more than 2 GiB, unless ``large``.
     """
-    joining = _Joining()
+    table = _PieceTable()
     for piece in pieces:
         if isinstance(piece, str):
-            joining.text(piece)
+            table.text(piece)
         else:
-            joining.cells(piece if isinstance(piece, TextCells) else TextCells(piece))
-    n, described = joining.described()
+            table.cells(piece if isinstance(piece, TextCells) else TextCells(piece))
+    n, build = table.build()
     absent = pa.py_buffer(null.encode())
     bounds = np.empty(n + 1, np.int64)
-    ends(described, absent.size, bounds)
+    ends(build, absent.size, bounds)
     total = int(bounds[-1])
     if total > _MAX_BYTES and not large:
         raise pa.ArrowCapacityError(f"{n} texts are {total} bytes, more than {_MAX_BYTES}")
     out = np.empty(total, np.uint8)
-    write(described, absent.address, absent.size, out)
+    write(build, absent.address, absent.size, out)
     kind, width = (pa.large_string(), np.int64) if large else (pa.string(), np.int32)
     buffers = [None, pa.py_buffer(bounds.astype(width, copy=False)), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, n, buffers, null_count=0)
@@ -233,7 +233,7 @@ def has_escapes(texts: pa.Array) -> bool:
     return bool(_any_escape(data, bounds[0], bounds[-1]))
 
 
-class _Joining:
+class _PieceTable:
     """Converts pieces to the kernels' form; the memory behind its addresses lives as long as this
     object.
     """
@@ -243,7 +243,7 @@ class _Joining:
         self._constants = bytearray()
         self._lead = b""
         self._n: int | None = None
-        self._kept: list[Any] = []
+        self._memory: list[Any] = []
 
     def text(self, text: str) -> None:
         self._lead += text.encode()
@@ -262,13 +262,13 @@ class _Joining:
         else:
             self._add(self._column(cells.values), self._address(valid), opening, closing)
 
-    def described(self) -> tuple[int, Int64s]:
+    def build(self) -> tuple[int, Int64s]:
         """The number of rows, and the pieces of each row."""
         if self._lead:
             self._add((NOTHING, 0, 0), 0, b"", b"")
         rows = np.array(self._rows, np.int64)
         constants = pa.py_buffer(bytes(self._constants))
-        self._kept.append(constants)
+        self._memory.append(constants)
         for field in (LEAD, OPENING, CLOSING):
             rows[:, field] += constants.address
         return self._n or 0, rows
@@ -291,13 +291,13 @@ class _Joining:
         if pa.types.is_integer(kind) and kind != pa.uint64():
             if kind != pa.int64():
                 values = values.cast(pa.int64())
-            self._kept.append(values)
+            self._memory.append(values)
             return NUMBERS, values.buffers()[1].address + 8 * values.offset, 0
         large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
             values = values.cast(pa.large_string())
             large = True
-        self._kept.append(values)
+        self._memory.append(values)
         _, offsets, content = values.buffers()
         which, width = (LARGE_TEXTS, 8) if large else (TEXTS, 4)
         at = offsets.address + width * values.offset
@@ -305,7 +305,7 @@ class _Joining:
 
     def _address(self, array: npt.NDArray[Any]) -> int:
         array = np.ascontiguousarray(array)
-        self._kept.append(array)
+        self._memory.append(array)
         return int(array.ctypes.data)
 
 

@@ -127,7 +127,7 @@ def validity(length: Int32s) -> pa.Buffer | None:
     return bitmap(valid)
 
 
-def _checked(bad_row: int) -> None:
+def _require_parsed(bad_row: int) -> None:
     if bad_row >= 0:
         raise CellError(int(bad_row))
 
@@ -138,14 +138,14 @@ def _fixed(kind: pa.DataType, length: Int32s, values: npt.NDArray[np.generic]) -
 
 def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     out = np.empty(len(start), dtype=np.uint8)
-    _checked(number_kernels.booleans(data, start, length, out))
+    _require_parsed(number_kernels.booleans(data, start, length, out))
     return pa.Array.from_buffers(kind, len(length), [validity(length), bitmap(out.view(np.bool_))])
 
 
 def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     dtype, low, high = _INTEGERS[kind]
     out = np.empty(len(start), dtype)
-    _checked(number_kernels.integers(data, start, length, low, high, out))
+    _require_parsed(number_kernels.integers(data, start, length, low, high, out))
     return _fixed(kind, length, out)
 
 
@@ -153,7 +153,7 @@ def _floats(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> p
     single = kind == pa.float32()
     out = np.empty(len(start), dtype=np.float64)
     slow = np.empty(len(start), dtype=np.bool_)
-    _checked(number_kernels.floats(data, start, length, single, out, slow))
+    _require_parsed(number_kernels.floats(data, start, length, single, out, slow))
     values = out.astype(np.float32) if single else out
     rows = np.flatnonzero(slow)
     if len(rows):
@@ -171,7 +171,7 @@ def _decimals(
 ) -> pa.Array:
     out = np.empty((len(start), 2), dtype=np.uint64)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(
+    _require_parsed(
         number_kernels.decimals(
             data, start, length, kind.precision, kind.scale, rounding, out, null
         )
@@ -182,7 +182,7 @@ def _decimals(
 def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(time_kernels.dates(data, start, length, unreal, out, null))
+    _require_parsed(time_kernels.dates(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -191,7 +191,7 @@ def _timestamps(
 ) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(time_kernels.timestamps(data, start, length, unreal, out, null))
+    _require_parsed(time_kernels.timestamps(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -212,9 +212,9 @@ def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa
 
 def _binaries(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    _checked(text_kernels.hex_offsets(data, start, length, offsets))
+    _require_parsed(text_kernels.hex_offsets(data, start, length, offsets))
     out = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _checked(text_kernels.hex_bytes(data, start, length, offsets, out))
+    _require_parsed(text_kernels.hex_bytes(data, start, length, offsets, out))
     buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, len(start), buffers)
 

@@ -243,7 +243,7 @@ def binlog_column(
     if kind == "json":
         return Column(name, JSON, 4, "json", "text", nullable)
     if kind in ("enum", "set"):
-        return _labelled(name, kind, labels_of_text(column_type), collation_id or 0, nullable)
+        return _label_column(name, kind, labels_of_text(column_type), collation_id or 0, nullable)
     if kind in _GEOMETRIES:
         return Column(name, GEOMETRY, 4, text, "bytes", nullable)
     if kind == "vector" and flavor is Flavor.MYSQL:
@@ -342,7 +342,7 @@ def column_of_map(
     if code in (ENUM, SET):
         if not collation_id and like is not None and fits(like, type_code, meta):
             collation_id = collation(like)  # not every version of MySQL sends it
-        return _labelled(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
+        return _label_column(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
     if code == GEOMETRY:
         known = geometry_type is not None and geometry_type < len(_GEOMETRY_NAMES)
         text = _GEOMETRY_NAMES[geometry_type or 0] if known else "geometry"
@@ -392,7 +392,7 @@ def _temporal_text(kind: str, digits: int) -> str:
     return f"{kind}({digits})" if digits else kind
 
 
-def _labelled(
+def _label_column(
     name: str, kind: str, members: Sequence[str], collation_id: int, nullable: bool
 ) -> Column:
     if kind == "enum":

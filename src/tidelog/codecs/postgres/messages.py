@@ -60,7 +60,7 @@ class LogicalMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class RowOf:
+class WatchedRow:
     """A row message of a watched relation; a truncate is reduced to that relation."""
 
     relation_id: int

@@ -27,7 +27,7 @@ from tidelog.codecs.postgres.messages import (
     MAX_MESSAGE_BYTES,
     LogicalMessage,
     RelationSeen,
-    RowOf,
+    WatchedRow,
     TypeSeen,
     parse_message,
     parse_relation,
@@ -319,7 +319,7 @@ _MESSAGE = ord("M")
 _BAD_OFFSETS = "message offsets do not fit the data"
 
 
-Scanned = LogBatch | RelationSeen | TypeSeen | LogicalMessage | RowOf
+Scanned = LogBatch | RelationSeen | TypeSeen | LogicalMessage | WatchedRow
 
 
 class PgoutputScanner:
@@ -377,7 +377,7 @@ class PgoutputScanner:
         Args:
             relation_id: the relation's oid on the wire.
             schema_id: the number stored in each record; 0: rows are counted and dropped.
-            watch: yield each row as a `RowOf` instead.
+            watch: yield each row as a `WatchedRow` instead.
         """
         self._bindings[relation_id] = WATCHED if watch else schema_id
         self._index_bindings()
@@ -504,7 +504,7 @@ class PgoutputScanner:
             else:
                 (relation_id,) = struct.unpack_from("!I", message, 1)
                 if self._count_one():
-                    yield RowOf(relation_id, Kind(message[0]), message, *self._last())
+                    yield WatchedRow(relation_id, Kind(message[0]), message, *self._last())
         except (struct.error, IndexError, ValueError) as error:
             name = repr(tag.decode())
             raise self._fault(f"message {name} {_FAULTS[MALFORMED]}") from error
@@ -525,7 +525,7 @@ class PgoutputScanner:
             # Never sent there with streaming off; if it is, it must not move the resume position.
             yield LogicalMessage(False, prefix, content, lsn, 0)
 
-    def _truncate(self, message: bytes) -> Iterator[LogBatch | RowOf]:
+    def _truncate(self, message: bytes) -> Iterator[LogBatch | WatchedRow]:
         self._require_transaction("T")
         count, options = struct.unpack_from("!iB", message, 1)
         if count < 0 or len(message) != 6 + 4 * count:
@@ -542,7 +542,7 @@ class PgoutputScanner:
                 continue
             payload = struct.pack("!ciBI", b"T", 1, options, relation_id)
             if schema_id == WATCHED:
-                yield RowOf(relation_id, Kind.TRUNCATE, payload, *self._last())
+                yield WatchedRow(relation_id, Kind.TRUNCATE, payload, *self._last())
             else:
                 narrowed.append((schema_id, self._last()[1], payload))
         if narrowed:

@@ -302,7 +302,7 @@ def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> 
     )
 
 
-def joined(batches: Sequence[LogBatch]) -> LogBatch:
+def concatenate(batches: Sequence[LogBatch]) -> LogBatch:
     """Concatenate batches.
 
     Raises:

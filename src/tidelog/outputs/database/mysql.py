@@ -381,7 +381,7 @@ class MySql:
             return rows
         for name in key:
             values = rows.column(name)
-            if pa.types.is_temporal(values.type) and invalid_dates.any_unreal(values):
+            if pa.types.is_temporal(values.type) and invalid_dates.any_invalid(values):
                 place = rows.schema.get_field_index(name)
                 rows = rows.set_column(place, name, invalid_dates.texts(values))
         return rows

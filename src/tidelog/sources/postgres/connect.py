@@ -24,7 +24,7 @@ from tidelog.model.postgres_settings import (
     set_newer_timeouts,
 )
 from tidelog.sources.postgres import async_results
-from tidelog.sources.postgres.encodings import adapt, use_own_encoding
+from tidelog.sources.postgres.encodings import adapt, set_database_encoding
 from tidelog.sources.postgres.errors import connection_error, note_reached
 from tidelog.sources.postgres.hosts import connect_first
 
@@ -39,7 +39,7 @@ WRITES = {"synchronous_commit": "local"}
 
 # If two transactions wait for each other, the server ends the one that notices it first, after
 # deadlock_timeout. Tidelog's session gives up earlier, so that the application's is never ended.
-_GIVE_WAY = """
+_LIMIT_LOCK_WAIT = """
 SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(d.setting::int / 2,
   coalesce(nullif(l.setting::int, 0), d.setting::int / 2)))::text, false)
 FROM pg_catalog.pg_settings AS l, pg_catalog.pg_settings AS d
@@ -50,7 +50,7 @@ CONNECT_TIMEOUT_S = 10
 
 # For sessions that read the catalogue: the server ends a query that takes longer; if it does not
 # answer, the connection is closed.
-LOOKING = {"statement_timeout": "300000"}
+CATALOGUE_SETTINGS = {"statement_timeout": "300000"}
 
 
 def lsn_text(position: int) -> str:
@@ -148,8 +148,8 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
         connection.silence_s = CONNECT_TIMEOUT_S
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
-        give_way(connection)
-        texts = use_own_encoding(connection.pgconn)
+        limit_lock_wait(connection)
+        texts = set_database_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
     except PreflightError:
@@ -162,11 +162,11 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
     return connection
 
 
-def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+def limit_lock_wait(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     """Limit the session's wait for a lock to half of the server's deadlock_timeout, or to its
     lock_timeout if that is shorter.
     """
-    connection.execute(_GIVE_WAY.encode())
+    connection.execute(_LIMIT_LOCK_WAIT.encode())
 
 
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
@@ -195,7 +195,7 @@ def _walsender(info: str) -> pq.abc.PGconn:
             result = async_results.run_command(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
-        use_own_encoding(pgconn)
+        set_database_encoding(pgconn)
     except psycopg.Error as error:
         pgconn.finish()
         raise connection_error(info, str(error)) from None

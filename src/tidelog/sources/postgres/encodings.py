@@ -24,7 +24,7 @@ _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
 _JSON = (114, 3802)  # json, jsonb
 
 
-def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
+def set_database_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
     """Set the session's encoding to the database's; returns None if it is UTF8.
 
     Raises PreflightError for an encoding that Tidelog can't convert. The server could convert it,

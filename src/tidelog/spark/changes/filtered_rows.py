@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tidelog.codecs.missing_columns import columns_that_may_lack
+from tidelog.codecs.missing_columns import possibly_missing_columns
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.spark.changes import folding
@@ -43,7 +43,7 @@ def rows_to_read_again(
     again, each value of the key as `tidelog.spark.key_frames.keys_of_frame` takes it; None: there
     are none. Valid within the block.
     """
-    if not refs or not columns_that_may_lack(schema):
+    if not refs or not possibly_missing_columns(schema):
         yield None
         return
     session = exact_session(spark)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import decode
-from tidelog.codecs.key_changes import doubled, moved_keys, ops_of
+from tidelog.codecs.key_changes import expand_key_changes, find_key_changes, ops_of
 from tidelog.codecs.missing_columns import missing_indices
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
@@ -23,12 +23,12 @@ def events_batch(
     after, before = decoded.after, decoded.before
     assert after is not None
     assert before is not None
-    moved = moved_keys(decoded, target)
+    moved = find_key_changes(decoded, target)
     op = decoded.op
     use_old = after.is_null()
     at = None
     if moved.any():  # such a record twice: its old key's delete, then its new key's creation
-        at, first = doubled(moved)
+        at, first = expand_key_changes(moved)
         op = ops_of(op, moved, at, first)
         use_old = pc.or_(use_old.take(pa.array(at)), pa.array(first))
     places = None if at is None else pa.array(at)

@@ -75,7 +75,7 @@ class TableMapSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class BinlogRowOf:
+class WatchedBinlogRow:
     """One row of a watched table, in the payload form of the event log."""
 
     table_id: int
@@ -286,7 +286,7 @@ class RowsOfPreparedTransaction:
 Scanned = (
     LogBatch
     | TableMapSeen
-    | BinlogRowOf
+    | WatchedBinlogRow
     | RowsNoticed
     | QuerySeen
     | GtidsSeen

@@ -68,11 +68,11 @@ START = Resume(acknowledge=0, position=0, ordinal=-1)
 SLICE_BYTES = 4 << 20
 """Most bytes of a compressed transaction that are decompressed at a time."""
 
-_MADE_UP = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
-_PLACING = _MADE_UP | {EventType.FORMAT_DESCRIPTION}
+_POSITION_EVENTS = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
+_SET_OFFSET = _POSITION_EVENTS | {EventType.FORMAT_DESCRIPTION}
 _GTIDS = frozenset({EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
 _LOADING = frozenset({EventType.BEGIN_LOAD_QUERY, EventType.APPEND_BLOCK, EventType.DELETE_FILE})
-_PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
+_SKIPPED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
 
 
 class BinlogScanner:
@@ -178,7 +178,7 @@ class BinlogScanner:
         Args:
             table_id: the table's id.
             schema_id: the schema version's number.
-            watch: yield each row as a `BinlogRowOf` instead.
+            watch: yield each row as a `WatchedBinlogRow` instead.
             old_digits: by index, columns in MariaDB's old temporal format (`types.old_digits`).
             hidden: the number of last columns that are left out of records.
         """
@@ -285,7 +285,7 @@ class BinlogScanner:
             gtids = int(state[kernel.GTIDS])
             if gtids:
                 yield self._records.gtids(gtids, self._groups.sources.all)
-            for seen, what in self._tables.noticed():
+            for seen, what in self._tables.take_noticed():
                 yield RowsNoticed(
                     seen.database,
                     seen.table,
@@ -312,7 +312,7 @@ class BinlogScanner:
             start, end = int(offsets[cursor]), int(offsets[cursor + 1])
             if stopped != kernel.SPECIAL:
                 kind = int(data[start + 4]) if start + 4 < min(end, len(data)) else 0
-                raise self._state.refusal(stopped, kind)
+                raise self._state.stop_error(stopped, kind)
             first = yield from self._special(data, offsets, cursor, mode)
 
     # -------------------------------------------------------------- single events
@@ -330,9 +330,9 @@ class BinlogScanner:
                 return (yield from self._inflated(data, offsets, cursor))
             if header.type == EventType.FORMAT_DESCRIPTION:
                 yield from self._files.format(event, header)
-            elif header.type in _MADE_UP and mode == kernel.WHOLE:
+            elif header.type in _POSITION_EVENTS and mode == kernel.WHOLE:
                 event = without_checksum(event)
-                yield from self._files.made_up(event[HEADER_BYTES:], header)
+                yield from self._files.position_event(event[HEADER_BYTES:], header)
             else:
                 if state[kernel.CHECKSUM] and mode == kernel.WHOLE:
                     event = event[:-CHECKSUM_BYTES]
@@ -341,7 +341,7 @@ class BinlogScanner:
                     return cursor
         except (struct.error, IndexError, ValueError, KeyError, OverflowError) as error:
             raise self._state.fault(f"{name_of(header.type)} event {TORN}") from error
-        if mode != kernel.INNER and header.type not in _PLACING:
+        if mode != kernel.INNER and header.type not in _SET_OFFSET:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
         return cursor + 1
 
@@ -352,7 +352,7 @@ class BinlogScanner:
             seen = parse_table_map(
                 body, self._state.event_start, self._flavor, self._state.server_version
             )
-            if not self._tables.knows(seen, body):
+            if not self._tables.refresh_known(seen, body):
                 self._tables.add(seen, body)
                 yield seen
         elif kind in _GTIDS:
@@ -383,7 +383,7 @@ class BinlogScanner:
         elif kind in _LOADING:
             if not self._state.in_transaction:
                 self._state.open(header.timestamp * 1_000_000)
-        elif not (kind in _PASSED or header.flags & IGNORABLE):
+        elif not (kind in _SKIPPED or header.flags & IGNORABLE):
             raise self._state.fault(f"event of type {kind} is not known and may not be ignored")
         return False
 

@@ -31,7 +31,7 @@ class ScannedTables:
         self._notices = False
         self._seen: dict[int, tuple[int, TableMapSeen]] = {}
 
-    def knows(self, seen: TableMapSeen, body: bytes) -> bool:
+    def refresh_known(self, seen: TableMapSeen, body: bytes) -> bool:
         """Return True if the table is bound and has not changed; its new map is stored then."""
         known = self._seen.get(seen.table_id)
         if known is None or _shape(known[1]) != _shape(seen):
@@ -125,7 +125,7 @@ class ScannedTables:
             self.walks[first + column, 2] = column in columns
         self._notices = True
 
-    def noticed(self) -> Iterator[tuple[TableMapSeen, int]]:
+    def take_noticed(self) -> Iterator[tuple[TableMapSeen, int]]:
         """The tables with noticed changes since the last call, and the kinds of changes."""
         if not self._notices or not self.tables[:, kernel.NOTICED].any():
             return

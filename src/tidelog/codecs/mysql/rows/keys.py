@@ -137,7 +137,7 @@ def _is_bytes(schema: TableSchema, name: str) -> bool:
     return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
 
 
-def without_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
+def lacks_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
     """bool[n]: True for log records that lack a column of their match key, so that their row is
     unknown.
 

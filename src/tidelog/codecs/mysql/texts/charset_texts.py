@@ -79,7 +79,7 @@ def keeps_ascii(charset: str) -> bool:
     return charset not in WIDE
 
 
-def decoded(text: bytes, charset: str | None) -> str:
+def decode_text(text: bytes, charset: str | None) -> str:
     """Decode the text; as UTF-8 if the character set is unknown.
 
     Undefined characters become a replacement character, or the server's substitute.

@@ -295,10 +295,10 @@ class MalformedJsonError(ValueError):
 
 def text(document: bytes) -> bytes:
     """The text of a binary document."""
-    return _written(_tree(document))
+    return _to_text(_tree(document))
 
 
-def changed(document: bytes, changes: bytes) -> bytes:
+def apply_changes(document: bytes, changes: bytes) -> bytes:
     """The text of a binary document after the changes of a partial update.
 
     Raises:
@@ -315,8 +315,8 @@ def changed(document: bytes, changes: bytes) -> bytes:
             value = _tree(binary)
         elif operation != _REMOVE:
             raise MalformedJsonError
-        tree = _applied(tree, operation, _steps(path), value)
-    return _written(tree)
+        tree = _apply(tree, operation, _steps(path), value)
+    return _to_text(tree)
 
 
 def _tree(document: bytes) -> Tree:
@@ -480,14 +480,14 @@ def _escape(match: re.Match[bytes]) -> bytes:
     return _SHORT.get(match[0]) or b"\\u%04x" % match[0][0]
 
 
-def _written(tree: Tree) -> bytes:
+def _to_text(tree: Tree) -> bytes:
     if isinstance(tree, bytes):
         return tree
     if isinstance(tree, list):
-        return b"[" + b", ".join(_written(item) for item in tree) + b"]"
+        return b"[" + b", ".join(_to_text(item) for item in tree) + b"]"
     # Objects are ordered by the keys' length, then bytes.
     keys = sorted(tree, key=lambda key: (len(key), key))
-    return b"{" + b", ".join(_quoted(k) + b": " + _written(tree[k]) for k in keys) + b"}"
+    return b"{" + b", ".join(_quoted(k) + b": " + _to_text(tree[k]) for k in keys) + b"}"
 
 
 # ---------------------------------------------------------------- partial updates
@@ -536,7 +536,7 @@ def _unquoted(key: bytes) -> bytes:
     return re.sub(rb"\\(?:u([0-9a-fA-F]{4})|(.))", plain, key[1:-1], flags=re.DOTALL)
 
 
-def _applied(tree: Tree, operation: int, steps: list[bytes | int], value: Tree | None) -> Tree:
+def _apply(tree: Tree, operation: int, steps: list[bytes | int], value: Tree | None) -> Tree:
     if not steps:
         if operation != _REPLACE or value is None:
             raise MalformedJsonError

@@ -183,7 +183,7 @@ class Texts:
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
             labels = self._label_places(number)
-            _checked(texts.members(data, start, length, binary, *labels))
+            _require_valid(texts.members(data, start, length, binary, *labels))
         elif code == types.SET:
             self._sets(types.labels(column), start, length, binary)
         elif code == types.JSON:
@@ -221,7 +221,7 @@ class Texts:
             begin = int(old.start[number, row])
             document = self._data[begin : begin + before].tobytes()
             try:
-                text = json_texts.changed(document, changes)
+                text = json_texts.apply_changes(document, changes)
             except json_texts.MalformedJsonError:
                 raise BadCellError(int(row)) from None
             start[row], length[row] = self._append(text), len(text)
@@ -240,7 +240,7 @@ class Texts:
         return self._data, self._used
 
     def _fill(self, to: int) -> None:
-        self._used = _checked(to)
+        self._used = _require_valid(to)
 
     def _append(self, text: bytes) -> int:
         data, to = self._room(len(text))
@@ -259,7 +259,7 @@ class Texts:
 
     def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
         values = np.empty(len(start), dtype=np.uint64)
-        _checked(number_kernels.numbers(self._data, start, length, binary, values))
+        _require_valid(number_kernels.numbers(self._data, start, length, binary, values))
         rows = np.flatnonzero(binary & (length >= 0))
         distinct, which = np.unique(values[rows], return_inverse=True)
         places = np.empty(len(distinct), dtype=np.int32)
@@ -273,7 +273,7 @@ class Texts:
 
     def _floats(self, start: Int32s, length: Int32s, binary: Bools, size: int) -> None:
         patterns = np.empty(len(start), dtype=np.uint64)
-        _checked(number_kernels.floats(self._data, start, length, binary, size, patterns))
+        _require_valid(number_kernels.floats(self._data, start, length, binary, size, patterns))
         rows = np.flatnonzero(binary & (length >= 0))
         if size == 4:
             values = patterns[rows].astype(np.uint32).view(np.float32).astype(np.float64)
@@ -352,7 +352,7 @@ def float_texts(values: pa.Array) -> pa.Array:
     return values.cast(pa.string())
 
 
-def _checked(result: int) -> int:
+def _require_valid(result: int) -> int:
     if result < 0:
         raise BadCellError(-1 - int(result))
     return int(result)

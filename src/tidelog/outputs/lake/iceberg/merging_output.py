@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.codecs.missing_columns import columns_that_may_lack
+from tidelog.codecs.missing_columns import possibly_missing_columns
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.iceberg import rows as lake_rows
@@ -120,7 +120,7 @@ class MergingOutput(LakeOutput[MergedTable]):
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
             changes = in_session(changes, copy.spark)
-            may_lack = columns if steps else columns_that_may_lack(schema)
+            may_lack = columns if steps else possibly_missing_columns(schema)
             if copy.is_empty():
                 lake_rows.append(copy, changes, columns)
             else:

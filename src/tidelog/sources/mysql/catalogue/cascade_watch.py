@@ -54,7 +54,7 @@ class CascadeWatch:
         """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
         that is not captured.
         """
-        noticed = self._graph.noticed(TableName(seen.database, seen.table))
+        noticed = self._graph.changes_to_notice(TableName(seen.database, seen.table))
         if noticed is None:
             return
         names = seen.metadata.names if schema is None else schema.column_names

@@ -196,7 +196,7 @@ class CascadeGraph:
         }
         return cls(tuple(found), columns)
 
-    def noticed(self, table: TableName) -> NoticedChanges | None:
+    def changes_to_notice(self, table: TableName) -> NoticedChanges | None:
         """The table's changes to watch; None if no foreign key refers to the table."""
         affected_tables = [cascade for cascade in self.found if cascade.parent == table]
         if not affected_tables:

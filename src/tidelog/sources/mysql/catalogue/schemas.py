@@ -15,7 +15,7 @@ from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.binlog.layout import OLD_FRACTIONS
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.texts.charset_texts import decoded
+from tidelog.codecs.mysql.texts.charset_texts import decode_text
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -308,7 +308,7 @@ def _members(metadata: TableMapMetadata, i: int, known: Column | None) -> tuple[
             f"the log does not tell the character set of the labels of column {i + 1}"
         )
     charset = charset_of(collation or BINARY_COLLATION)
-    return tuple(decoded(label, charset) for label in found)
+    return tuple(decode_text(label, charset) for label in found)
 
 
 def _text(value: object) -> str:

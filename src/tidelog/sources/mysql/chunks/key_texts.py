@@ -18,7 +18,7 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)
-    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and invalid_dates.any_unreal(
+    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and invalid_dates.any_invalid(
         values
     ):
         return invalid_dates.texts(values)

@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.codecs.mysql.rows.dump_rows import ResultError, ResultRows
 from tidelog.codecs.mysql.texts.exact_texts import value_of
-from tidelog.codecs.postgres.tuples import absent_rows, joined
+from tidelog.codecs.postgres.tuples import absent_rows, concatenate
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -208,7 +208,7 @@ class MySqlChunkSelect:
         self._widths[schema.table] = steps.row_bytes
         known = [_cells_of(key, schema, columns) for key in dict.fromkeys(missing)]
         found.append(absent_rows(known, schema, columns if missing else None))
-        rows = joined(found)
+        rows = concatenate(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches
             rows = _distinct(rows)
         return ChunkRows(schema, rows, snapshot, None, True, keys_read=steps.read)
@@ -231,7 +231,7 @@ class MySqlChunkSelect:
             more = slices.more(len(rows), size)
             if self._rows.cut or not more:
                 self._widths[schema.table] = size / max(slices.count, 1)
-                return joined(found), slices.rested_s, self._rows.cut
+                return concatenate(found), slices.rested_s, self._rows.cut
             after = _key_of(rows, len(rows) - 1, schema, sql.key)
 
     def _read(

@@ -16,7 +16,7 @@ from tidelog.codecs.mysql.binlog.events.header import (
     without_checksum,
 )
 from tidelog.codecs.mysql.binlog.items import (
-    BinlogRowOf,
+    WatchedBinlogRow,
     FormatSeen,
     GtidsSeen,
     QuerySeen,
@@ -396,7 +396,7 @@ class MySqlLogReader:
             elif isinstance(item, GtidsSeen):
                 self._seen.publish(item)
                 self._logged.publish(item)
-            elif isinstance(item, BinlogRowOf):
+            elif isinstance(item, WatchedBinlogRow):
                 yield from self._metadata_tables.read(item)
             elif isinstance(item, QuerySeen):
                 yield from self._statements.read(scanner, item)

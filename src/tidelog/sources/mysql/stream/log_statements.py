@@ -74,7 +74,7 @@ class LogStatements:
         statement = self._temporary.permanent_effects(named, place)
         self._affected.note(seen)
         schemas = self._tables.schemas
-        schemas.changed(statement, seen.end)
+        schemas.note_statement(statement, seen.end)
         if not seen.durable:
             yield from self._unlogged_writes(seen, named, statement)
         if self._cascades is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-from tidelog.codecs.mysql.rows.keys import without_key
+from tidelog.codecs.mysql.rows.keys import lacks_key
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.records import LogBatch
@@ -159,7 +159,7 @@ class LogTables:
 
     def split_keyless(self, batch: LogBatch) -> Iterator[LogEvent]:
         """The records that contain their key; tables of other records are reported for a dump."""
-        keyless = without_key(batch, self._registry.get)
+        keyless = lacks_key(batch, self._registry.get)
         if not keyless.any():
             yield batch
             return

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import BinlogRowOf, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import WatchedBinlogRow, TableMapSeen
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -95,7 +95,7 @@ class MySqlMetadataTables:
             )
         self._places[seen.table_id] = places
 
-    def read(self, row: BinlogRowOf) -> Iterator[WatermarkSeen | SignalSeen]:
+    def read(self, row: WatchedBinlogRow) -> Iterator[WatermarkSeen | SignalSeen]:
         """The watermark or signal in a row; nothing if the row holds neither."""
         if row.table_id in self._watermarks:
             if row.kind in (Kind.INSERT, Kind.UPDATE):
@@ -106,7 +106,7 @@ class MySqlMetadataTables:
             signal_id, type_, data = self._texts(row)
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 
-    def _texts(self, row: BinlogRowOf) -> list[str | None]:
+    def _texts(self, row: WatchedBinlogRow) -> list[str | None]:
         """The wanted columns of a row's new state as text; None for NULL or a missing column."""
         seen, places = self._maps[row.table_id], self._places[row.table_id]
         known = [place for place in places if place is not None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.items import (
-    BinlogRowOf,
+    WatchedBinlogRow,
     RowsNoticed,
     RowsOfPreparedTransaction,
     Scanned,
@@ -256,5 +256,5 @@ class XaRows:
 
     def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
-            if isinstance(item, LogBatch | TableMapSeen | BinlogRowOf | RowsNoticed):
+            if isinstance(item, LogBatch | TableMapSeen | WatchedBinlogRow | RowsNoticed):
                 yield from self._events(again, iter([item]))

@@ -23,7 +23,7 @@ from tidelog.sources.postgres.catalogue.storage import (
 from tidelog.sources.postgres.catalogue.versions import stamp, versions
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
-    LOOKING,
+    CATALOGUE_SETTINGS,
     connect,
     lsn_text,
     lsn_value,
@@ -210,7 +210,7 @@ class PostgresCatalogue:
 
     def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn, purpose="catalogue", settings=LOOKING)
+            self._connection = connect(self._dsn, purpose="catalogue", settings=CATALOGUE_SETTINGS)
         return self._connection
 
 

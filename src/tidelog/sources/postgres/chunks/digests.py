@@ -76,7 +76,7 @@ _REPLAYED: Final = """
 SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()
   IS DISTINCT FROM pg_catalog.pg_last_wal_replay_lsn() WHERE pg_catalog.pg_is_in_recovery()
 """
-_RECORD_S, _LOOK_S = 1.0, 0.01
+_RECORD_S, _POLL_S = 1.0, 0.01
 
 
 def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -88,7 +88,7 @@ def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     while found is not None and first is not None and found[1] and found[0] == first[0]:
         if time.monotonic() >= deadline:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         found = connection.execute(_REPLAYED).fetchone()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 
 from tidelog.codecs.postgres.server_texts import ServerText
-from tidelog.codecs.postgres.tuples import absent_rows, copy_text_rows, joined
+from tidelog.codecs.postgres.tuples import absent_rows, copy_text_rows, concatenate
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableName, TableSchema
@@ -159,7 +159,7 @@ class PostgresChunkSelect:
             elif not steps.note_overflow():
                 break
         self._widths[schema.table] = steps.row_bytes
-        return ChunkRows(schema, joined(found), snapshot, None, True, keys_read=steps.read)
+        return ChunkRows(schema, concatenate(found), snapshot, None, True, keys_read=steps.read)
 
     def _of_keys(
         self,

@@ -303,10 +303,10 @@ class Preflight:
         elif state.database != connection.info.dbname:
             text = f"{self._slot} belongs to database {state.database}"
             yield Finding("slot", "fail", text, another)
-        elif (owned := self._owned(connection)) is not None:
-            yield owned
+        elif (ownership := self._ownership_finding(connection)) is not None:
+            yield ownership
         elif state.lost is not None:
-            yield self._lost(state.lost)
+            yield self._lost_finding(state.lost)
         else:
             level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
@@ -317,7 +317,7 @@ class Preflight:
             fix = "start the capture, or drop the slot" if level == "warn" else ""
             yield Finding("slot", level, text, fix)
 
-    def _lost(self, why: str) -> Finding:
+    def _lost_finding(self, why: str) -> Finding:
         """The finding for a lost slot that is this capture's, or may be: its owner is not known."""
         text = f"{self._slot} is invalid: {why}; changes were lost"
         if self._owner is not None:
@@ -326,7 +326,7 @@ class Preflight:
         fix = f"{drop} -- if it is this capture's; then a new event log and a new dump"
         return Finding("slot", "fail", text, fix, by_hand=True)
 
-    def _owned(self, connection: Connection) -> Finding | None:
+    def _ownership_finding(self, connection: Connection) -> Finding | None:
         """Why capture won't use the slot: it serves another event log, or may."""
         if self._owner is None:
             return None

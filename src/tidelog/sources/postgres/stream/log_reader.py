@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, WatchedRow
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
@@ -52,8 +52,8 @@ from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.stream.timeline import check_history
 from tidelog.system import failpoints
 
-BUSY_S = 30.0
-TURN_S = 0.05
+LOCKED_LIMIT_S = 30.0
+RETRY_S = 0.05
 
 _Result = TypeVar("_Result")
 
@@ -66,7 +66,7 @@ def retry_while_locked(
     ``between_attempts`` is called between the short attempts: Tidelog's sessions give up a
     lock before a deadlock is detected. Raises SourceBusyError if it takes too long.
     """
-    deadline = time.monotonic() + BUSY_S
+    deadline = time.monotonic() + LOCKED_LIMIT_S
     while True:
         try:
             with translate_errors(doing):
@@ -75,7 +75,7 @@ def retry_while_locked(
             if time.monotonic() > deadline:
                 raise
             between_attempts()
-            time.sleep(TURN_S)
+            time.sleep(RETRY_S)
 
 
 RETRY_REFUSED_S = 5.0
@@ -212,7 +212,7 @@ class PostgresLogReader:
                 yield item
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)
-            elif isinstance(item, RowOf):
+            elif isinstance(item, WatchedRow):
                 yield from self._metadata_tables.read(item)
             elif isinstance(item, LogicalMessage):
                 if item.prefix == DDL_PREFIX:

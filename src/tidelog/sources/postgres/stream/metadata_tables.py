@@ -10,7 +10,7 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidelog.codecs.postgres.pgoutput import RelationSeen, RowOf
+from tidelog.codecs.postgres.pgoutput import RelationSeen, WatchedRow
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -56,7 +56,7 @@ class PostgresMetadataTables:
             return True
         return False
 
-    def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
+    def read(self, row: WatchedRow) -> Iterator[WatermarkSeen | SignalSeen]:
         """The watermark or signal in a row; nothing if the row holds neither."""
         if row.relation_id in self._watermarks and row.kind in (Kind.INSERT, Kind.UPDATE):
             (watermark,) = _columns(row.payload, [self._watermarks[row.relation_id]])

@@ -11,7 +11,7 @@ import psycopg
 
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
-from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value
+from tidelog.sources.postgres.connect import limit_lock_wait, lsn_text, lsn_value
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream.failover import can_fail_over
 from tidelog.sources.postgres.stream.open_transactions import log_open_transactions, who_is_open
@@ -146,7 +146,7 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     finally:
         if not connection.closed and not connection.broken:
             connection.execute(b"SET statement_timeout = 0")
-            give_way(connection)
+            limit_lock_wait(connection)
     assert row is not None
     return lsn_value(row[0])
 

@@ -10,7 +10,7 @@ from tidelog.codecs.mysql.binlog.events.compression import inflate
 from tidelog.codecs.mysql.binlog.events.fields import Fields
 from tidelog.codecs.mysql.binlog.items import Alter
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.charset_texts import UTF8, decoded
+from tidelog.codecs.mysql.texts.charset_texts import UTF8, decode_text
 
 # The servers write these in the form of SHOW CREATE TABLE, for CREATE TABLE … SELECT and … LIKE.
 _WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`[^\n]*\(\n  `")
@@ -49,7 +49,7 @@ class Query:
         if charset not in UTF8 and _WRITTEN_BY_SERVER.match(self.sql):
             with contextlib.suppress(UnicodeDecodeError):
                 return self.sql.decode("utf-8")
-        return decoded(self.sql, charset)
+        return decode_text(self.sql, charset)
 
 
 _MAX_DATABASES = 254  # Q_UPDATED_DB_NAMES: more databases than the server lists

@@ -69,7 +69,7 @@ class FileEvents:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
         yield FormatSeen(description.server_version, bool(description.checksum), started)
 
-    def made_up(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
+    def position_event(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
         """Process rotate and heartbeat events, which report the stream's position."""
         state = self._state.slots
         if header.type == EventType.ROTATE:

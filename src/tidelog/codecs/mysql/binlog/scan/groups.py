@@ -119,7 +119,7 @@ class Groups:
             self.sources.all,
         )
         if gtid.xid is not None and gtid.prepares:
-            self._xa.hold(gtid.xid)
+            self._xa.await_commit(gtid.xid)
         return False
 
     def query(self, query: Query, header: Header) -> Iterator[QuerySeen | RolledBackSeen | XaSeen]:
@@ -138,11 +138,11 @@ class Groups:
             state[kernel.BEGUN] = 1
             return
         if keyword == "COMMIT":
-            self._xa.require_not_held(keyword)
+            self._xa.require_outside_xa(keyword)
             self._state.close()
             return
         if keyword == "ROLLBACK":
-            self._xa.require_not_held(keyword)
+            self._xa.require_outside_xa(keyword)
             yield from self.report_rollback()
             if "TO" not in words[1:3]:
                 self._state.close()

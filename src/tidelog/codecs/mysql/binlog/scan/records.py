@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
-from tidelog.codecs.mysql.binlog.items import BinlogRowOf, GtidSource, GtidsSeen
+from tidelog.codecs.mysql.binlog.items import WatchedBinlogRow, GtidSource, GtidsSeen
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 
 BATCH_BYTES = 8 << 20
@@ -48,11 +48,11 @@ class ScannedRecords:
             self.payload = np.empty(BATCH_BYTES, dtype=np.uint8)
         return batch
 
-    def row_of(self, data: UInt8s, start: int) -> BinlogRowOf:
+    def row_of(self, data: UInt8s, start: int) -> WatchedBinlogRow:
         """The single record that the kernel wrote of a watched table, from the event at
         ``start``.
         """
-        return BinlogRowOf(
+        return WatchedBinlogRow(
             int.from_bytes(
                 data[start + HEADER_BYTES : start + HEADER_BYTES + 6].tobytes(), "little"
             ),

@@ -100,7 +100,7 @@ class ScanState:
         """The error for a fault of the stream, with its position."""
         return DecodeError(f"binlog: {what} (at {self.where()})")
 
-    def refusal(self, stopped: int, kind: int) -> DecodeError:
+    def stop_error(self, stopped: int, kind: int) -> DecodeError:
         """The error for an event of this type that stopped the kernel."""
         return self.fault(f"{name_of(kind)} event {FAULTS[stopped]}")
 

@@ -37,7 +37,7 @@ class XaGroups:
         """
         return min(self._prepared.values(), default=None)
 
-    def hold(self, xid: bytes) -> None:
+    def await_commit(self, xid: bytes) -> None:
         """Note that the group prepares an XA transaction: its rows wait for the commit."""
         state = self._state.slots
         self._state.xid = xid
@@ -56,7 +56,7 @@ class XaGroups:
         if verb in ("START", "BEGIN"):
             if not xid:
                 raise ValueError("xid")
-            self.hold(xid)
+            self.await_commit(xid)
         elif verb in ("COMMIT", "ROLLBACK"):
             if not xid:
                 raise ValueError("xid")
@@ -89,7 +89,7 @@ class XaGroups:
         durable = begin < self._resumed_at
         return XaSeen(xid, xa_state, begin, end, int(state[kernel.COMMIT_TS]), durable)
 
-    def require_not_held(self, what: str) -> None:
+    def require_outside_xa(self, what: str) -> None:
         """Raise DecodeError if the current group's rows wait for a commit."""
         if self._state.slots[kernel.HELD]:
             raise self._state.fault(f"{what} stands in an XA transaction")

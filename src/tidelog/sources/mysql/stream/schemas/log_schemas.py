@@ -181,7 +181,7 @@ class LogSchemas:
                 numbered = self._registry.register(schema)
                 self._history.note(table, begin, numbered.schema_id)
 
-    def changed(self, statement: Statement, position: int) -> None:
+    def note_statement(self, statement: Statement, position: int) -> None:
         """Note that a statement at ``position`` may have reshaped or renamed tables."""
         if statement.renames:
             self._renamed(statement, position)

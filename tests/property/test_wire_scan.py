@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import pgoutput_messages as pg
 
-from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, WatchedRow
+from tidelog.codecs.postgres.pgoutput import (
+    LogicalMessage,
+    PgoutputScanner,
+    RelationSeen,
+    WatchedRow,
+)
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch, Resume
 

@@ -15,7 +15,7 @@ from tidelog.app.metrics.routes import Health
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
 from tidelog.control.channels import rate_limit as brakes
-from tidelog.control.channels.rate_limit import MAX_KEPT_BYTES, MOST_FAILURES, TokenRateLimit
+from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, TokenRateLimit
 from tidelog.control.channels.rest import Leadership, application
 
 TOKEN = "the-right-token"

@@ -10,8 +10,8 @@ from tidelog.app.web.sessions import LASTS_S, Role, Sessions
 from tidelog.control.channels.rate_limit import (
     ADDRESSES,
     FAILURES_OVER_S,
-    MAX_KEPT_BYTES,
     MOST_FAILURES,
+    MOST_OF_ALL,
     Failures,
 )
 
@@ -100,7 +100,7 @@ def test_failures_of_an_address_are_counted_for_a_minute() -> None:
 
 def test_failures_of_all_addresses_are_counted_too() -> None:
     failures = Failures()
-    for number in range(MAX_KEPT_BYTES):
+    for number in range(MOST_OF_ALL):
         assert not failures.too_many("new", 100.0)
         failures.add(str(number), 100.0)
     assert failures.too_many("new", 100.0)

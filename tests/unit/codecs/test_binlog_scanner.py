@@ -15,7 +15,6 @@ from tests.support.binlog_events import BinlogBytes
 from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.items import (
-    WatchedBinlogRow,
     FormatSeen,
     GtidsSeen,
     GtidStateSeen,
@@ -25,6 +24,7 @@ from tidelog.codecs.mysql.binlog.items import (
     RowsNoticed,
     RowsOfPreparedTransaction,
     TableMapSeen,
+    WatchedBinlogRow,
     XaSeen,
     XaState,
 )
@@ -175,7 +175,9 @@ def test_dropped_tables_count_ordinals_and_watched_ones_come_row_by_row():
     log.rows(23, 3, 2, row(4, b"c"))
     log.xid()
     items, _ = scan(log, dropped=0, watched="watch")
-    assert [(r.ordinal, r.payload, r.table_id, r.position) for r in of(items, WatchedBinlogRow)] == [
+    assert [
+        (r.ordinal, r.payload, r.table_id, r.position) for r in of(items, WatchedBinlogRow)
+    ] == [
         (3, payload(2, row(2, b"a")), 2, begin),
         (4, payload(2, row(3, b"b")), 2, begin),
     ]

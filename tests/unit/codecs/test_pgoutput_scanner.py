@@ -13,9 +13,9 @@ from tidelog.codecs.postgres.pgoutput import (
     LogicalMessage,
     PgoutputScanner,
     RelationSeen,
-    WatchedRow,
     Scanned,
     TypeSeen,
+    WatchedRow,
 )
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch, Resume

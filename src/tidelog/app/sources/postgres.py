@@ -142,7 +142,9 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._here, purpose="publication", settings=CATALOGUE_SETTINGS) as connection:
+            with connect(
+                self._here, purpose="publication", settings=CATALOGUE_SETTINGS
+            ) as connection:
                 if self._reader is not None:
                     with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)

@@ -106,7 +106,7 @@ class TransactionWait:
 SHAPES_KEY = "table-shapes"
 VERSIONS_KEY = "table-versions"
 """`Catalogue.versions` of each table, read before its shape was compared."""
-WHOLE_EVERY_S = 600.0
+FULL_CHECK_S = 600.0
 """Seconds between two full comparisons, even if the catalogue's stamp has not changed: a role's
 privileges may have.
 """

@@ -342,7 +342,9 @@ def column_of_map(
     if code in (ENUM, SET):
         if not collation_id and like is not None and fits(like, type_code, meta):
             collation_id = collation(like)  # not every version of MySQL sends it
-        return _label_column(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
+        return _label_column(
+            name, "enum" if code == ENUM else "set", members, collation_id, nullable
+        )
     if code == GEOMETRY:
         known = geometry_type is not None and geometry_type < len(_GEOMETRY_NAMES)
         text = _GEOMETRY_NAMES[geometry_type or 0] if known else "geometry"

@@ -27,8 +27,8 @@ from tidelog.codecs.postgres.messages import (
     MAX_MESSAGE_BYTES,
     LogicalMessage,
     RelationSeen,
-    WatchedRow,
     TypeSeen,
+    WatchedRow,
     parse_message,
     parse_relation,
     parse_type,
@@ -294,9 +294,9 @@ __all__ = [
     "LogicalMessage",
     "PgoutputScanner",
     "RelationSeen",
-    "RowOf",
     "Scanned",
     "TypeSeen",
+    "WatchedRow",
 ]
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)

@@ -22,7 +22,7 @@ from starlette.requests import Request
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 10
-MAX_KEPT_BYTES: Final = 100
+MOST_OF_ALL: Final = 100
 FAILURES_OVER_S: Final = 60.0
 ADDRESSES: Final = 1000
 """Number of addresses whose failures are remembered."""
@@ -37,7 +37,7 @@ class FailureCounts:
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
-        self._of_all: deque[float] = deque(maxlen=MAX_KEPT_BYTES)
+        self._of_all: deque[float] = deque(maxlen=MOST_OF_ALL)
 
     def too_many(self, address: str, now_s: float) -> bool:
         """Did the address, or all together, send too many wrong tokens?"""

@@ -142,5 +142,6 @@ def _odd_bytes(charset: str) -> bytes:
     return bytes(
         byte
         for byte in range(256)
-        if byte in again or (byte != 0x3F and charset_texts.decode_text(bytes([byte]), charset) == "?")
+        if byte in again
+        or (byte != 0x3F and charset_texts.decode_text(bytes([byte]), charset) == "?")
     )

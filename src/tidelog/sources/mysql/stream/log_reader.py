@@ -16,7 +16,6 @@ from tidelog.codecs.mysql.binlog.events.header import (
     without_checksum,
 )
 from tidelog.codecs.mysql.binlog.items import (
-    WatchedBinlogRow,
     FormatSeen,
     GtidsSeen,
     QuerySeen,
@@ -24,6 +23,7 @@ from tidelog.codecs.mysql.binlog.items import (
     RowsNoticed,
     Scanned,
     TableMapSeen,
+    WatchedBinlogRow,
     XaSeen,
 )
 from tidelog.codecs.mysql.binlog.position import file_number, text, unpack

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import WatchedBinlogRow, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import TableMapSeen, WatchedBinlogRow
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName

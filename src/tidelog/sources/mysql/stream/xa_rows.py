@@ -9,11 +9,11 @@ import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.items import (
-    WatchedBinlogRow,
     RowsNoticed,
     RowsOfPreparedTransaction,
     Scanned,
     TableMapSeen,
+    WatchedBinlogRow,
     XaSeen,
     XaState,
 )

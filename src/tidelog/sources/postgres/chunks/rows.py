@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 
 from tidelog.codecs.postgres.server_texts import ServerText
-from tidelog.codecs.postgres.tuples import absent_rows, copy_text_rows, concatenate
+from tidelog.codecs.postgres.tuples import absent_rows, concatenate, copy_text_rows
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableName, TableSchema

@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, WatchedRow
+from tidelog.codecs.postgres.pgoutput import (
+    LogicalMessage,
+    PgoutputScanner,
+    RelationSeen,
+    WatchedRow,
+)
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
-from tidelog.codecs.mysql.binlog.items import WatchedBinlogRow, GtidSource, GtidsSeen
+from tidelog.codecs.mysql.binlog.items import GtidSource, GtidsSeen, WatchedBinlogRow
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 
 BATCH_BYTES = 8 << 20

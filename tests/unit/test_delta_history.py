@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta.restore_check import DeltaCommit, RestoreState, note, standing
+from tidelog.outputs.lake.delta.restore_check import DeltaCommit, RestoreState, note, restore_state
 
 APP = "tidelog/g/delta"
 
@@ -51,20 +51,20 @@ DAY_MS = 86_400_000
 def test_the_newest_note_or_restore_tells(
     commits: tuple[dict[str, Any], ...], expected: RestoreState
 ) -> None:
-    assert standing(*history(*commits), APP) == expected
+    assert restore_state(*history(*commits), APP) == expected
 
 
 def test_a_restore_is_found_behind_many_commits_of_others() -> None:
     """A night of somebody's OPTIMIZE and VACUUM, while the pipeline was stopped."""
     commits = (MADE, ours(10, -1), ours(20, 1), restore(1), *[OTHER] * 200)
-    assert standing(*history(*commits), APP) == RestoreState(10, 3)
+    assert restore_state(*history(*commits), APP) == RestoreState(10, 3)
 
 
 def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
     read, newest = history(ours(10, -1), {"userMetadata": note("another", 20, 0)}, OTHER)
-    assert standing(read, newest, APP) == RestoreState(10)
+    assert restore_state(read, newest, APP) == RestoreState(10)
     read, newest = history(OTHER, restore(2), OTHER, first=7)
-    assert standing(read, newest, APP) == RestoreState(None, 8)
+    assert restore_state(read, newest, APP) == RestoreState(None, 8)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
 )
 def test_a_restore_by_a_time_is_taken_early(timestamp: str, offset: int | None) -> None:
     commits = (MADE, ours(10, -1, DAY_MS), ours(20, 1, 2 * DAY_MS), restore(None, timestamp))
-    assert standing(*history(*commits), APP) == RestoreState(offset, 3)
+    assert restore_state(*history(*commits), APP) == RestoreState(offset, 3)

@@ -102,7 +102,7 @@ def test_a_column_that_earlier_versions_lack_or_had_null_may_be_null() -> None:
     unchanged = {column.name: column for column in newest.columns}
     origin = SourceId("postgres", "1", "shop", 1)
     table = TargetTable(name, "t", newest, columns, newest.key, origin, unchanged)
-    found = TargetTables._once_null(cast("TargetTables", output), table)
+    found = TargetTables._with_nullable(cast("TargetTables", output), table)
     assert {n: column.nullable for n, column in found.unchanged.items()} == {
         "a": False,
         "b": True,

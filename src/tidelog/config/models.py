@@ -318,7 +318,7 @@ class Config(Section):
         if pipeline is None:  # it is wrong, and told
             return outputs
         return [
-            each.with_settings_of(pipeline.conf) if isinstance(each, FileStoreSection) else each
+            each.with_pipeline_conf(pipeline.conf) if isinstance(each, FileStoreSection) else each
             for each in outputs
         ]
 

@@ -1,6 +1,7 @@
-"""What sections of the configuration say of rows and messages, as outputs are made with it.
+"""Converts sections of the configuration into the options that outputs are created with.
 
-Kinds are looked up where there is no Spark: what needs it is imported when an output is made.
+Kinds are looked up where there is no Spark: code that needs it is imported when an output is
+created.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class MessagesSection(Protocol):
 def delivery_of(
     section: ExecutorSection, *, keyed: bool, order: str = "key", message_format: str = "rows"
 ) -> Delivery:
-    """What all outputs that write from executors have in common.
+    """Returns the `Delivery` that all outputs share that write from executors.
 
     Args:
-        section: the output's.
-        keyed: deliver the newest state of keys; else every change.
-        order: of every change: key, total or none.
-        message_format: of every change: a formatter's name, or ``rows``.
+        section: the output's section.
+        keyed: whether to deliver the newest state of keys; else every change.
+        order: the order of every change: key, total or none.
+        message_format: a formatter's name for every change, or ``rows``.
     """
     from tidelog.outputs.base.delivery import Delivery
     from tidelog.outputs.base.executors.rejections import JsonDeadLetters, StopAtRejection
@@ -63,7 +64,7 @@ def delivery_of(
 
 
 def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
-    """The section's steps, for `tidelog.spark.transforms`."""
+    """Returns the section's steps, for `tidelog.spark.transforms`."""
     from tidelog.spark.transforms import Step
 
     return tuple(
@@ -78,7 +79,7 @@ def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
 
 
 def handling_of(section: MessagesSection) -> Handling:
-    """The section's modes of format ``debezium``."""
+    """Returns the section's modes of format ``debezium``."""
     from tidelog.spark.formats.json_values import Handling
 
     modes = section.debezium
@@ -94,7 +95,7 @@ def handling_of(section: MessagesSection) -> Handling:
 
 
 def skipped_of(section: MessagesSection) -> frozenset[str]:
-    """Operations that the section's events are without."""
+    """Returns the operations that the section's events leave out."""
     if section.skipped_operations is None:
         return frozenset("t") if section.format in ("debezium", "avro") else frozenset()
     return frozenset(section.skipped_operations)

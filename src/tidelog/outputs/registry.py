@@ -1,7 +1,7 @@
-"""``outputs`` of ``tidelog.yaml``: one model for each kind, told apart by ``kind``.
+"""``outputs`` of ``tidelog.yaml``: one model for each kind, selected by ``kind``.
 
-A new kind of ours is a room here: its section, derived from one of `sections` and listed in
-`OUTPUTS` and `_Ours`, and its `OwnKind`, which `tidelog.kinds.adapters` names. Kinds of other
+A new kind of ours is a folder here: its section, derived from one of `sections` and listed in
+`OUTPUTS` and `_Ours`, and its `BuiltinKind`, which `tidelog.kinds.adapters` names. Kinds of other
 distributions are found by entry points (docs/how-to/extend.md).
 """
 

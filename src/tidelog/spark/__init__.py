@@ -1,8 +1,6 @@
-"""Reads the event log in Spark, and delivers it. Its names are for programs, its modules private.
+"""Delivers the event log to destinations, on Spark. Programs use `tidelog.pipeline`.
 
-The only place, with `tidelog.verify` and `tidelog.outputs`, that imports pyspark.
-
-Each name is loaded on first use.
+Only this package, `tidelog.verify` and `tidelog.outputs` import pyspark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Bit strings as Debezium writes them: one bit is a boolean, more are bytes, the least first.
+"""Bit strings as Debezium writes them: one bit is a boolean, more are bytes, the least significant
+first.
 
 As ``PostgresValueConverter.convertBits`` and ``JdbcValueConverters.padLittleEndian`` of Debezium:
-of PostgreSQL's only the bytes up to the highest bit that is set, of MySQL's all.
+PostgreSQL's have only the bytes up to the highest set bit, MySQL's have all bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _UNLIMITED = 2**31 - 1
 
 
 def bits_of(type_name: str) -> int | None:
-    """The most bits that a column of this type has; None: it is no type of bits."""
+    """Returns the most bits that a column of this type has; None: it is no bit type."""
     found = _BITS.fullmatch(type_name)
     if found is None:
         return None
@@ -25,7 +26,7 @@ def bits_of(type_name: str) -> int | None:
 
 
 def are_bits(values: pa.Array) -> bool:
-    """Are they bits as the log has them, and not what a step made of the column?"""
+    """Returns True if the values are bits as the log has them, and not the result of a step."""
     kind = values.type
     if pa.types.is_int64(kind) or pa.types.is_decimal(kind):
         return not pc.any(pc.less(values, pa.scalar(0).cast(kind))).as_py()
@@ -35,7 +36,7 @@ def are_bits(values: pa.Array) -> bool:
 
 
 def bit_texts(values: pa.Array, bits: int) -> pa.StringArray:
-    """The JSON texts of PostgreSQL's texts of noughts and ones, or of MySQL's numbers."""
+    """Returns the JSON texts of PostgreSQL's texts of noughts and ones, or of MySQL's numbers."""
     if bits == 1:
         return pc.if_else(pc.equal(values.cast(pa.string()), "1"), "true", "false")
     ours = pa.types.is_string(values.type)

@@ -1,4 +1,4 @@
-"""What went wrong in a Python process of Spark comes back as text: find our error in it."""
+"""Finds the cause of an error of Spark: a Python process of Spark returns our errors as text."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _OURS = re.compile(
     r"tidelog\.errors\.(\w+): (.+?)(?=\n\s*\n|\n\s*at |\n[^\n]*SQLSTATE|\Z)", re.DOTALL
 )
 
-# What an operating system says, word for word: no value of a row.
+# Texts of operating systems, word for word, without values of rows.
 _SYSTEMS = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"
     r"|Too many open files|Cannot allocate memory|Input/output error|Java heap space"
 )
 
 
-# A process for planning within 10 s, one for tasks within 60 (Spark's PythonWorkerFactory).
+# A process for planning starts within 10 s, one for tasks within 60 (Spark's PythonWorkerFactory).
 _NOT_STARTED = re.compile(
     r"Python worker (?:failed to connect back|to connect back after (\d+) ms)"
 )
 
-# What Spark reports of a Python process that was killed: one that runs a task, or the daemon that
-# starts those; then where Spark's own code finds a pipe or a socket to one closed.
+# Spark's messages for a Python process that was killed: one that runs a task, or the daemon that
+# starts those; then the errors where Spark's own code finds a pipe or a socket to it closed.
 _ENDED = re.compile(
     r"Python worker exited unexpectedly"
     r"|Python (?:daemon )?failed to launch worker"
@@ -35,18 +35,18 @@ _ENDED = re.compile(
     r"\n\s+at org\.apache\.spark\.(?:api|sql\.execution)\.python\.",
 )
 
-# What Java reports where it can't run the program at all.
+# Java's message where it can't run the program at all.
 _NO_PYTHON = re.compile(
     r"Cannot run program \"([^\"\n]+)\"[^\n]*"
     r"(No such file or directory|Permission denied|Exec format error)"
 )
 
 
-# What a Python process of Spark's ends with, or its task.
+# The last line of a Python process of Spark's, or of its task.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
-# What the JVM raises for a class that is missing, or that another one does not fit.
+# The JVM's errors for a class that is missing, or does not fit another one.
 _MISSING_CLASS = re.compile(
     r"(?:ClassNotFoundException: (?:Class )?|NoClassDefFoundError: (?:Could not initialize class )?"
     r"|NoSuch(?:Method|Field)Error: '?(?:[\w.$\[\]]+ )*"
@@ -64,7 +64,7 @@ _STORAGE_JARS = (
     "Hadoop, and of the AWS SDK (docs/how-to/spark.md); for a client of Iceberg's own its bundle, "
     "e.g. iceberg-aws-bundle (docs/outputs/iceberg.md)"
 )
-_JARS = (  # whose class it is, and what to do; the first that fits
+_JARS = (  # whose class it is, and what to do; the first match
     (re.compile(r"(?:io|org\.apache\.spark\.sql)\.delta\b|delta\."),
      _OWN_JARS.replace("{product}", "Delta").replace("{function}", "delta_jars")),
     (re.compile(r"org\.apache\.iceberg\b|iceberg\."),
@@ -72,10 +72,10 @@ _JARS = (  # whose class it is, and what to do; the first that fits
     (re.compile(r"org\.apache\.hadoop\b|software\.amazon\b|com\.(?:amazonaws|azure|microsoft\.azure"
                 r"|google)\b|\w+\Z"), _STORAGE_JARS),
     (re.compile(""), "Spark has no class {name}: a jar that it needs is missing, or is of another "
-     "version; see that spark.jars in pipeline.conf names all, each for this version of Spark"),
+     "version; check that spark.jars in pipeline.conf names all, each for this version of Spark"),
 )  # fmt: skip
 
-# What Hadoop's file systems raise, by which Spark reads and writes tables and checkpoints.
+# Errors of Hadoop's file systems, by which Spark reads and writes tables and checkpoints.
 _NOT_LET_IN = re.compile(
     r"\w*(?:AccessDenied|UnknownStore|NoSuchBucket|NoAuthWithAWS|CredentialInitialization)"
     r"Exception\b|Status Code: 40[13]\b"
@@ -96,22 +96,22 @@ class SparkGoneError(errors.EventLogError):
 
 
 class HostBusyError(errors.OutputBusyError):
-    """What Spark starts did not come up in time: nothing is wrong with the output."""
+    """A process of Spark did not start in time: the output itself is fine."""
 
 
-def known_failure(error: BaseException) -> errors.TidelogError | None:
-    """What made a job of Spark fail; None: it is not known here."""
+def known_error(error: BaseException) -> errors.TidelogError | None:
+    """Returns the cause of a failed Spark job; None: it is unknown here."""
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
-    if _STOPPED.search(_whole_text(error)):
-        return application_ended()
-    # Of an output that failed, it may be the cause.
-    return _process_failure(_whole_text(error)) or ours or jvm_failure(error)
+    # This may be the cause of an output's error.
+    return _process_error(_whole_text(error)) or ours or jvm_error(error)
 
 
-def _process_failure(text: str) -> errors.TidelogError | None:
-    """The error to raise for a Python process of Spark's that can't run, is late, or was killed."""
+def _process_error(text: str) -> errors.TidelogError | None:
+    """Returns the error to raise for a Python process of Spark's that can't run, is late, or was
+    killed.
+    """
     if late := _NOT_STARTED.search(text):
         return HostBusyError(
             f"Spark's Python worker did not start within {int(late[1] or 10_000) // 1000} s: the "
@@ -122,25 +122,25 @@ def _process_failure(text: str) -> errors.TidelogError | None:
             f"Spark can't run {missing[1]} ({missing[2]}): set PYSPARK_PYTHON to a Python that has "
             "Tidelog, on each host of Spark's"
         )
-    if lacking := _NO_MODULE.search(text):
+    if missing := _NO_MODULE.search(text):
         return errors.UsageError(
-            f"the Python of Spark's workers lacks the module {lacking[1]}: set PYSPARK_PYTHON, or "
+            f"the Python of Spark's workers has no module {missing[1]}: set PYSPARK_PYTHON, or "
             "spark.pyspark.python, to one that has Tidelog with the extras in use, on each host of "
             "Spark's"
         )
     if _ENDED.search(text):
         return errors.OutputError(
-            "a Python process that Spark runs was killed or ended by itself: look whether the host "
-            "lacks memory"
+            "a Python process that Spark runs was killed or ended by itself: check whether the "
+            "host has enough memory"
         )
     return None
 
 
-def jvm_failure(error: BaseException) -> errors.TidelogError | None:
-    """The error to raise for what the JVM failed with: a UsageError if a class is missing; of one
-    of Hadoop's file systems an AccessRefusedError if it does not let us in, a StorageError if it
-    can't be reached; None for any other error. Classes, paths and hosts are shown, never what
-    Spark's message holds besides.
+def jvm_error(error: BaseException) -> errors.TidelogError | None:
+    """Returns the error to raise for an error of the JVM: a UsageError if a class is missing; for
+    Hadoop's file systems an AccessRefusedError if they deny access, a StorageError if they can't be
+    reached; None for any other error. Classes, paths and hosts are shown, never other parts of
+    Spark's message.
     """
     text = _whole_text(error)
     if missing := _MISSING_CLASS.search(text):
@@ -149,7 +149,7 @@ def jvm_failure(error: BaseException) -> errors.TidelogError | None:
         return errors.UsageError(advice.format(name=name))
     if found := _NOT_LET_IN.search(text):
         return errors.AccessRefusedError(
-            f"the storage does not let Spark in ({found.group()}): check the path or the bucket's "
+            f"the storage denies Spark access ({found.group()}): check the path or the bucket's "
             "name, the endpoint, and that the credentials may read, list, write and delete there"
         )
     if found := _AWAY.search(text):
@@ -177,7 +177,9 @@ def start_failed(master: str, error: BaseException) -> errors.TidelogError:
 
 
 def _whole_text(error: BaseException) -> str:
-    """What an error and its causes say, with the stack of those that come from the JVM."""
+    """Returns the texts of an error and its causes, with the stack of those that come from
+    the JVM.
+    """
     texts = []
     found: BaseException | None = error
     while found is not None:
@@ -187,24 +189,25 @@ def _whole_text(error: BaseException) -> str:
 
 
 def system_error(error: BaseException) -> str:
-    """What the operating system or the JVM said that made Spark fail, e.g. that a disk is full;
-    empty if it is not known.
+    """Returns the text of the operating system or the JVM for the cause, e.g. that a disk is full;
+    empty if unknown.
     """
     found = _SYSTEMS.search(str(error))
     return found.group() if found else ""
 
 
-# What the same rows and the same code end with however often they are tried.
+# Errors that the same rows and the same code cause at every retry.
 _MISTAKES = (TypeError, NotImplementedError, AttributeError, NameError, AssertionError,
              ArithmeticError, pa.ArrowInvalid)  # fmt: skip
-# SQL's states of data that an expression can't take, and of `raise_error` (SQLSTATE 22xxx, P0001).
+# SQL's states of data that an expression can't process, and of `raise_error` (SQLSTATE 22xxx,
+# P0001).
 _DATA = re.compile(r"\[([A-Z][A-Z0-9_.]*)\][^\[]*?SQLSTATE: (?:22|P0)\w{3}")
 
 
 def lasting_reason(error: BaseException) -> str:
-    """Why no retry can help, without values; empty if one may."""
+    """Returns why no retry can help, without values; empty if a retry may help."""
     if isinstance(error, _MISTAKES):
-        return f"{type(error).__name__}, a mistake in code of Tidelog's or of yours"
+        return f"{type(error).__name__}, a mistake in Tidelog's code or yours"
     found = _DATA.search(str(error))
     if found is not None:
         return (
@@ -214,38 +217,31 @@ def lasting_reason(error: BaseException) -> str:
     return ""
 
 
-def output_failed(what: str, error: BaseException) -> errors.OutputError:
-    """The error of an output that failed: one that no retry can help, or one that may pass."""
+def output_error(what: str, error: BaseException) -> errors.OutputError:
+    """Returns the error of an output that failed: a permanent or a transient one."""
     lasting = lasting_reason(error)
     if lasting:
-        return errors.OutputRefusedError(f"{what} failed, and will whenever it is tried: {lasting}")
-    return errors.OutputError(f"{what} failed with {failed_with(error)}")
+        return errors.OutputRefusedError(f"{what} failed, and every retry will fail:  {lasting}")
+    return errors.OutputError(f"{what} failed with {describe_error(error)}")
 
 
-def spark_gone() -> SparkGoneError:
-    """The error of a call that no JVM answers."""
+def spark_gone_error() -> SparkGoneError:
+    """Returns the error of a call that no JVM answers."""
     return SparkGoneError(
-        "the JVM of Spark was killed or ended by itself: look whether the host lacks memory"
+        "the JVM of Spark was killed or ended by itself: check whether the host has enough memory"
     )
 
 
-def application_ended() -> SparkGoneError:
-    """The error of a session whose application is no more."""
-    return SparkGoneError(
-        "Spark's application has ended. A cluster's master removes one whose executors end "
-        "again and again, as where they can't reach the driver (spark.driver.host) or have no "
-        "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
-    )
-
-
-def failed_with(error: BaseException) -> str:
-    """How to tell an error of Spark, whose own text may hold values."""
+def describe_error(error: BaseException) -> str:
+    """Describes an error of Spark without its own text, which may contain values."""
     reason = system_error(error)
     return f"{type(error).__name__}{f': {reason}' if reason else ''}; Spark's log has more"
 
 
 def find_error(text: str) -> errors.TidelogError | None:
-    """The TidelogError that a Python traceback in ``text`` ends with, rebuilt; else None."""
+    """Returns the TidelogError that a Python traceback in ``text`` ends with, rebuilt; else
+    None.
+    """
     found = _OURS.findall(text)
     if not found:
         return None

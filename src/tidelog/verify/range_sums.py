@@ -1,4 +1,4 @@
-"""Sums of an output's rows by ranges of the key: what tasks on executors do."""
+"""Sums up an output's rows by ranges of the key, in tasks on executors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NAN32, _NAN64 = np.int32(0x7FC0_0000), np.int64(0x7FF8 << 48)
 def row_texts(
     columns: Sequence[pa.Array], logicals: Sequence[str], sound: Mapping[int, pa.Array]
 ) -> tuple[UInt8s, Int64s]:
-    """The texts of rows, in UTF-8, one behind the other; and int64[n + 1], where they start.
+    """Returns the texts of rows, in UTF-8, one after the other; and int64[n + 1], their starts.
 
     Args:
-        columns: in the types of ``logicals``, of n rows each; at least one.
+        columns: columns of n rows, in the types of ``logicals``; at least one.
         logicals: logical types (`tidelog.model.schema.Column`).
-        sound: by number of a column, bool[n]: is it a value of that type at all?
+        sound: by number of a column, bool[n]: whether it is a value of that type at all.
     """
     texts = []
     for number, (column, logical) in enumerate(zip(columns, logicals, strict=True)):
@@ -46,8 +46,8 @@ def row_texts(
 
 
 def column_text(column: pa.Array, logical: str) -> pa.Array:
-    """large_string[n]: the text of each value, null for null."""
-    text = _decimals if logical.startswith("decimal(") else _TEXTS.get(logical, _counted)
+    """Returns large_string[n]: the text of each value, null for null."""
+    text = _decimals if logical.startswith("decimal(") else _TEXTS.get(logical, _with_length)
     return text(column).cast(pa.large_string())
 
 
@@ -98,7 +98,7 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string(), len(column), buffers)
 
 
-def _counted(column: pa.Array) -> pa.Array:
+def _with_length(column: pa.Array) -> pa.Array:
     length = pc.binary_length(column).cast(pa.large_string())
     return pc.binary_join_element_wise(length, column.cast(pa.large_string()), _COLON)
 
@@ -119,7 +119,9 @@ _TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
-    """The bytes of a column with 64-bit offsets, and int64[n + 1], where each value starts."""
+    """Returns the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
+    each value.
+    """
     _, offsets, data = column.buffers()
     count = len(column) + 1
     starts = np.frombuffer(offsets, np.int64, count, column.offset * 8)
@@ -129,9 +131,9 @@ def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
 
 
 HALF_BITS = 30
-"""A number has 60 bits: 2³³ rows' halves can be added up in 64 bits."""
+"""A number has 60 bits: halves of 2³³ rows' numbers can be summed up in 64 bits."""
 
-# RFC 1321, 3.4: the sines, and by step how far is rotated and which word is taken.
+# RFC 1321, 3.4: the sines, and for each step the rotation and the word.
 _SINES = np.array([int(abs(math.sin(step + 1)) * 2**32) for step in range(64)], np.uint32)
 _TURNS = np.repeat(
     np.array([[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]], np.uint32),
@@ -149,15 +151,15 @@ _BLOCK, _END_MARK, _LENGTH_AT = 64, 0x80, 56
 def add_up(
     data: UInt8s, starts: Int64s, places: Int64s, rows: Int64s, upper: Int64s, lower: Int64s
 ) -> None:
-    """Add each text's number to the sums of its place: the first 60 bits of its MD5.
+    """Add each text's number to the sums of its range: the first 60 bits of its MD5.
 
     Args:
         data: uint8[…], all texts.
-        starts: int64[n + 1], where texts start and end.
-        places: int64[n], the place of each.
-        rows: int64[p], how many there are in each place; added to.
+        starts: int64[n + 1], starts and end of the texts.
+        places: int64[n], the range of each text.
+        rows: int64[p], number of texts in each range; added to.
         upper: int64[p], sums of the numbers' upper halves; added to.
-        lower: int64[p], of the lower ones.
+        lower: int64[p], sums of the lower halves; added to.
     """
     tail = np.empty(2 * _BLOCK, np.uint8)
     words = np.empty(16, np.uint32)
@@ -171,7 +173,7 @@ def add_up(
 
 @njit(cache=True, nogil=True)
 def _number(data, start, end, tail, words):  # type: ignore[no-untyped-def]
-    """The first 60 bits of the MD5 of ``data[start:end]``."""
+    """Returns the first 60 bits of the MD5 of ``data[start:end]``."""
     state = (_A, _B, _C, _D)
     whole = (end - start) // _BLOCK
     for block in range(whole):
@@ -187,7 +189,7 @@ def _number(data, start, end, tail, words):  # type: ignore[no-untyped-def]
     state = _after_block(tail, 0, state, words)
     if padded > _BLOCK:
         state = _after_block(tail, _BLOCK, state, words)
-    first = (np.uint64(_swapped(state[0])) << np.uint64(32)) | np.uint64(_swapped(state[1]))
+    first = (np.uint64(_swap_bytes(state[0])) << np.uint64(32)) | np.uint64(_swap_bytes(state[1]))
     return first >> np.uint64(4)
 
 
@@ -224,8 +226,8 @@ def _after_block(data, at, state, words):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _swapped(word):  # type: ignore[no-untyped-def]
-    """The word with its bytes in the other order."""
+def _swap_bytes(word):  # type: ignore[no-untyped-def]
+    """Returns the word with its bytes in reverse order."""
     return np.uint32(
         np.uint32(word << np.uint32(24))
         | np.uint32((word & np.uint32(0xFF00)) << np.uint32(8))
@@ -234,13 +236,12 @@ def _swapped(word):  # type: ignore[no-untyped-def]
     )
 
 
-_ROWS, _BYTES = 16_384, 8 << 20  # so few that processors' caches hold their texts
+_ROWS, _BYTES = 16_384, 8 << 20  # few enough that processors' caches fit their texts
 
 
 class RowSource(Protocol):
-    """Some rows of a copy, which a task reads: picklable.
-
-    ``bytes``: about how much is read; at least one.
+    """Some rows of a copy, which a task reads: picklable. ``bytes``: about how much is read; at
+    least one.
     """
 
     @property
@@ -254,14 +255,14 @@ class SumPlan:
     """How rows of one copy are summed up. Picklable.
 
     Attributes:
-        logicals: of the columns that batches begin with, in their order.
+        logicals: logical types of the columns that batches begin with, in their order.
         key: numbers of the columns of the key.
         bounds: by column of the key, its values where a range ends and the next one begins, see
             `places_of`.
-        first: number of the range, as `places_of` counts, that is the first to be summed up.
-        ranges: so many are.
-        sound: by number of a column, that of a column of truth values: does it hold a value of its
-            type?
+        first: number of the first range to sum up, as `places_of` counts.
+        ranges: number of ranges.
+        sound: by number of a column, that of a column of booleans: whether it has a value of its
+            type.
     """
 
     logicals: tuple[str, ...]
@@ -306,7 +307,7 @@ class SumWork:
 
 
 def sum_up(works: Sequence[SumWork]) -> list[RangeSums]:
-    """One task."""
+    """Run one task."""
     return [PartitionSums(work.plan)(work.source.batches()) for work in works]
 
 
@@ -337,12 +338,12 @@ class PartitionSums:
 
 
 def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
-    """int64[n]: the number of the range that each row is in.
+    """Returns int64[n]: the number of the range that each row is in.
 
     Args:
         key: the key's columns, of n rows each.
         bounds: their values at the end of each range but the last, ascending; the row with these
-            values is in the range. Rows whose key holds null come behind all others.
+            values is in the range. Rows with null in the key are after all others.
     """
     count, ends = len(key[0]), len(bounds[0]) if bounds else 0
     if len(key) == 1 and pa.types.is_integer(key[0].type) and not key[0].null_count and ends:
@@ -352,14 +353,14 @@ def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
         open_ = low < high
         middle = (low + high) >> 1
         at = pa.array(np.minimum(middle, ends - 1))
-        below = _upto(key, [column.take(at) for column in bounds])
+        below = _at_most(key, [column.take(at) for column in bounds])
         high = np.where(open_ & below, middle, high)
         low = np.where(open_ & ~below, middle + 1, low)
     return low
 
 
-def _upto(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
-    """bool[n]: ``key <= limits``, column by column; a key that holds null never is."""
+def _at_most(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
+    """Returns bool[n]: ``key <= limits``, column by column; false for a key with null."""
     found: pa.Array | None = None
     for value, limit in zip(reversed(key), reversed(limits), strict=True):
         if found is None:

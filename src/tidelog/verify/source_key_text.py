@@ -1,7 +1,7 @@
-"""Keys' texts as the source reads them, of keys' texts as Spark writes them.
+"""Converts keys' texts as Spark writes them to texts that the source reads.
 
-Spark's are those of `tidelog.spark.key_frames.as_text`, which PostgreSQL reads, except where two
-of its values have become one (docs/sources/postgresql.md, "What is not one-to-one").
+Spark's are those of `tidelog.spark.key_frames.as_text`, which PostgreSQL reads, except where two of
+its values have become one (docs/sources/postgresql.md, "What is not one-to-one").
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidelog.model.schema import Column, TableSchema
 
 Key = tuple[str | None, ...]
 
-# What an infinite date or timestamp decodes to (`tidelog.codecs.columns.time_kernels`), and its
-# text.
+# The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.time_kernels`),
+# and its text.
 _EPOCH = date(1970, 1, 1)
 _INFINITE = {
     str(_EPOCH + timedelta(days=2_932_896)): "infinity",
@@ -29,11 +29,13 @@ _INFINITE = {
 _MIDNIGHTS = ("", "00:00:00", "00:00:00+00")
 _TIMES = ("date", "timestamp", "timestamptz")
 # A date of year 0 or before it, as Spark writes it, and the rest of a timestamp.
-_UNREAL = re.compile(r"(-\d{4}|0000)-(\d\d)-(\d\d)(.*)")
+_INVALID = re.compile(r"(-\d{4}|0000)-(\d\d)-(\d\d)(.*)")
 
 
-def spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
-    """The source's keys that ``key`` (of ``columns``) may be: one, but for what may be infinite."""
+def source_spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
+    """Returns the source's keys that ``key`` (of ``columns``) may stand for: one, except for values
+    that may be infinite.
+    """
     found = [schema.columns[schema.column_index(name)] for name in columns]
     of_postgres = schema.wire_format == "pgoutput"
     spelled = _of_postgres if of_postgres else _of_mysql
@@ -51,8 +53,8 @@ def _of_postgres(text: str | None, column: Column) -> tuple[str | None, ...]:
 def _of_mysql(text: str | None, column: Column) -> tuple[str | None, ...]:
     if text is None:
         return (text,)
-    if column.logical in _TIMES and (found := _UNREAL.match(text)) is not None:
-        return (_unreal(found),)
+    if column.logical in _TIMES and (found := _INVALID.match(text)) is not None:
+        return (_invalid_date(found),)
     if column.logical == "bytes" and text.startswith("\\x"):
         return ("0x" + text[2:],)
     if column.logical == "float32":
@@ -60,8 +62,8 @@ def _of_mysql(text: str | None, column: Column) -> tuple[str | None, ...]:
     return (text,)
 
 
-def _unreal(found: re.Match[str]) -> str:
-    """A date that no calendar has, as MySQL and MariaDB write it."""
+def _invalid_date(found: re.Match[str]) -> str:
+    """Returns a date that no calendar has, as MySQL and MariaDB write it."""
     year, month, day, rest = found.groups()
     days = np.datetime64(f"{year}-{month}-{day}", "D").astype(np.int32)
     [text] = invalid_dates.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()

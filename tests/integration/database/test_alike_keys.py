@@ -32,7 +32,7 @@ def check_refused(copy: Copy, kind: str) -> None:
         copy.dialect.create_namespace(session, copy.namespace)
         copy.select(f"CREATE TABLE {{t}} (id {kind} PRIMARY KEY, v varchar(100))")
         with pytest.raises(
-            OutputRefusedError, match=r"texts .* for one in .* column id"
+            OutputRefusedError, match=r"texts .* for equal in .* column id"
         ) as refused:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(refused.value))
@@ -62,7 +62,7 @@ def test_fractions(kind: str, mysql_server: MySqlFamilyServer, mysql_database: s
     copy.select("CREATE TABLE {t} (id datetime PRIMARY KEY, v varchar(100))")
     if kind == "postgres":
         with pytest.raises(
-            OutputRefusedError, match=r"times .* for one in .* column id"
+            OutputRefusedError, match=r"times .* for equal in .* column id"
         ) as refused:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(refused.value))
@@ -137,7 +137,7 @@ def check_spaces(copy: Copy, kind: str) -> None:
     try:
         copy.dialect.create_namespace(session, copy.namespace)
         copy.select(f"CREATE TABLE {{t}} (id {kind} PRIMARY KEY, v varchar(100))")
-        with pytest.raises(OutputRefusedError, match="differ in trailing spaces for one") as told:
+        with pytest.raises(OutputRefusedError, match="differ in trailing spaces for equal") as told:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(told.value))
         assert found is not None

@@ -57,7 +57,7 @@ def check_statements(dialect: Any, namespace: str, key: bool) -> None:
             tables = Tables(dialect, "out", (), namespace, first.own, False)
             place = tables.place(session, then.table)
             printed = tables.remedy_for(session, then.table, place, ["v"])
-            found = re.search(r"hold it: (ALTER TABLE .*); or let it be made", printed)
+            found = re.search(r"Change the table: (ALTER TABLE .*); or have it created", printed)
             assert found is not None
             session.rows(found[1])
             taken = tables.takes(session, then.table, place, then.table.columns.field("v"), before)

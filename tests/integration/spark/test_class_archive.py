@@ -1,4 +1,4 @@
-"""Java takes Spark's classes from the archive that an earlier session had made."""
+"""Java reads Spark's classes from the archive that an earlier session had made."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_files_that_can_not_be_put_together_stop_nothing(
     built.flush()
     run(lake)
     assert len(lake.rows("public.orders")) == 5
-    assert "small files were not put together" in caplog.text
+    assert "small files were not compacted" in caplog.text
 
 
 def test_a_table_that_lost_files_does_not_keep_those_of_others_apart(
@@ -251,7 +251,7 @@ def test_a_table_that_lost_files_does_not_keep_those_of_others_apart(
         for number in range(2)
     ]
     assert sizes == [FILES_OF_A_TIER, 1]
-    assert "app/t0: small files were not put together" in caplog.text
+    assert "app/t0: small files were not compacted" in caplog.text
 
 
 @pytest.mark.parametrize(

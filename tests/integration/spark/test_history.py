@@ -243,7 +243,7 @@ def test_a_table_without_a_complete_dump_has_no_state(spark: Any, built: BuiltLo
     with pytest.raises(ConfigError, match=r"no dump of public.t was complete.*tidelog dump"):
         as_of(spark, built.path).table("public.t")
     dump(built, table, [["1"]])
-    with pytest.raises(ConfigError, match="the first place where one was is version"):
+    with pytest.raises(ConfigError, match="the first position with one is version"):
         as_of(spark, built.path, version=first.first).table("public.t")
     with pytest.raises(ConfigError, match="exclude one another"):
         as_of(spark, built.path, version=1, timestamp="2024-01-01")

@@ -68,7 +68,7 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
     def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
         copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
         unequal = RowDifferences(expected, copy, list(names), ["c0"], keys)
-        counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
+        counts = unequal.classify(False, dict.fromkeys(KINDS, 9)).counts
         sums = summed(digesting, copy, schema)
         return sums == rows, {kind: count for kind, count in counts.items() if count}
 
@@ -154,8 +154,8 @@ def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
     plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
     changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("changed"))
     unequal = RowDifferences(plus, minus, ["k", "n"], ["k"], [("0.0",)])
-    assert unequal.judged(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
-    assert unequal.judged(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
+    assert unequal.classify(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
+    assert unequal.classify(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
 
 
 def check(

@@ -71,7 +71,7 @@ class Records:
             session = exact_session(spark)
             register(session)
             where = (self.path, log.generation, self.schema, refs)
-            self.read[shape] = folding.planned(session, *where, parts=1, shape=shape).persist()
+            self.read[shape] = folding.read_planned(session, *where, parts=1, shape=shape).persist()
         return self.read[shape]
 
 

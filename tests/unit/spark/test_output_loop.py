@@ -188,7 +188,7 @@ def test_an_error_that_stays_is_raised_at_once(scene: Scene) -> None:
         (Py4JNetworkError("secret"), SparkGoneError, "the JVM of Spark was killed"),
         (RuntimeError("secret"), OutputError, "a batch failed with RuntimeError"),
         (KeyError("secret"), OutputError, "a batch failed with KeyError"),
-        (TypeError("secret"), OutputRefusedError, "will whenever it is tried"),
+        (TypeError("secret"), OutputRefusedError, "every retry will fail"),
         (
             RuntimeError("secret: Python worker failed to connect back."),
             HostBusyError,

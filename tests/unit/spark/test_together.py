@@ -19,13 +19,13 @@ class Stream:
         self.name = name
         self.failing = failing
         self.tries = 0
-        self.moved: Callable[[str], None] = lambda name: None
+        self.batch_delivered: Callable[[str], None] = lambda name: None
 
     def run(self, stop: threading.Event) -> None:
         self.tries += 1
         if self.failing:
             raise OutputRefusedError(f"{self.name} may not write")
-        self.moved(self.name)
+        self.batch_delivered(self.name)
         stop.wait(60)
 
 
@@ -38,7 +38,7 @@ class Running:
         self.raised: BaseException | None = None
         together = OutputGroup(self._tell, once=once, retry_s=(0.2, 0.4))
         for stream in streams:
-            stream.moved = together.moved
+            stream.batch_delivered = together.batch_delivered
         self._call = lambda: together.run(streams, self.stop)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

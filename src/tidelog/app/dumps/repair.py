@@ -109,9 +109,9 @@ def repair(
 
 def _of_source(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:
     """The key as the source reads it; ``sure``: nothing is deleted by it."""
-    from tidelog.verify.source_key_text import spellings
+    from tidelog.verify.source_key_text import source_spellings
 
-    found = spellings(key, schema, columns)
+    found = source_spellings(key, schema, columns)
     if len(found) > 1 and not sure:
         raise UsageError(
             f"a key of {schema.table} holds the last or the first day, which in Spark may be "

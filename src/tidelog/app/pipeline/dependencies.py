@@ -7,7 +7,7 @@ from typing import Literal
 
 from tidelog.config import Config
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.outputs.base.kinds import OwnKind
+from tidelog.outputs.base.kinds import BuiltinKind
 from tidelog.outputs.registry import OutputSection
 
 Lake = Literal["delta", "iceberg"]
@@ -31,9 +31,9 @@ def installed_versions() -> str:
 
 def untested_versions() -> list[str]:
     """What of them Tidelog is not tested with, or PySpark is not made for, a sentence each."""
-    from tidelog.spark.sessions.installation import untested
+    from tidelog.spark.sessions.installation import untested_versions
 
-    return list(untested())
+    return list(untested_versions())
 
 
 def check_spark(config: Config) -> Lake | None:
@@ -57,7 +57,7 @@ def _may_write_delta(kinds: Collection[str]) -> bool:
     from tidelog.spark.sessions.jars import DELTA_SPARK_JARS
     from tidelog.spark.sessions.versions import SPARK_VERSION
 
-    foreign = any(not isinstance(OUTPUT_KINDS.get(kind), OwnKind) for kind in kinds)
+    foreign = any(not isinstance(OUTPUT_KINDS.get(kind), BuiltinKind) for kind in kinds)
     return SPARK_VERSION in DELTA_SPARK_JARS and (foreign or "python" in kinds)
 
 
@@ -67,5 +67,5 @@ def check_installed(sections: Iterable[OutputSection]) -> None:
     """
     for section in sections:
         kind = OUTPUT_KINDS.get(section.kind)
-        if isinstance(kind, OwnKind):  # another distribution brings what it needs
+        if isinstance(kind, BuiltinKind):  # another distribution brings what it needs
             kind.check_installed()

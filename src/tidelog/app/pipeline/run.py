@@ -166,7 +166,7 @@ def pipeline(
                 remedy="it delivers what the log holds",
                 stop=stop_event,
             )
-            leading = LeaseKeeper(election, lease, every_s, file.told, suspended=suspended)
+            leading = LeaseKeeper(election, lease, every_s, file.renewed, suspended=suspended)
             opened.callback(leading.release)
             if nothing_to_deliver(config, state, leading):
                 return
@@ -210,7 +210,7 @@ def pipeline(
             renew_every_s=every_s,
             on_state=on_state,
             what=f"process of the pipeline {name}",
-            on_lease=file.told,
+            on_lease=file.renewed,
         )
 
 

@@ -41,7 +41,7 @@ from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
-from tidelog.verify.source_key_text import spellings
+from tidelog.verify.source_key_text import source_spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +89,7 @@ class FilteredRows:
         keys = (
             tuple(part for part in key if part is not None)
             for texts in keys_of_frame(rows, schema.match_key)
-            for key in spellings(texts, schema, schema.match_key)
+            for key in source_spellings(texts, schema, schema.match_key)
         )
         name, count = store_keys(self._config, keys, distinct=True)
         if not count:
@@ -231,7 +231,7 @@ class PipelineSession:
 
     def close(self) -> None:
         _sessions.discard(self)
-        self._file.ended()
+        self._file.end()
         for output in self._outputs:
             output.close()
 

@@ -28,7 +28,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
-from tidelog.spark.delivery.lock_patience import while_busy
+from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class ComparedSource:
 
     # ------------------------------------------------------------------ port
 
-    def tell(self, table: TableName, stage: str) -> None:
+    def report_stage(self, table: TableName, stage: str) -> None:
         self.on_stage(table, stage)
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
@@ -200,7 +200,7 @@ class ComparedSource:
     ) -> list[list[Key] | ChunkError]:
         def ends(reader: DigestReader, request: ChunkRequest) -> list[Key] | ChunkError:
             try:
-                return while_busy(lambda: reader.boundaries(request, count))
+                return retry_while_busy(lambda: reader.boundaries(request, count))
             except ChunkError as error:
                 return error
 
@@ -216,7 +216,9 @@ class ComparedSource:
                 return None
             request = ChunkRequest(table.schema.table, after=after, upto=upto)
             try:
-                found = while_busy(partial(reader.digest, request, table.schema, table.columns))
+                found = retry_while_busy(
+                    partial(reader.digest, request, table.schema, table.columns)
+                )
             except ChunkError as error:
                 failed[number] = error
                 return None
@@ -310,7 +312,7 @@ class ComparedSource:
             if committed > before:
                 deadline, before = time.monotonic() + self._patience_s, committed
             left = format_bytes(self.log.bytes_between(committed, end))
-            self.tell(table, f"waits for the output: {left} of the log to go")
+            self.report_stage(table, f"waits for the output: {left} of the log to go")
             if time.monotonic() >= deadline:
                 self._patience_s = IMPATIENT_S
                 return False
@@ -325,7 +327,7 @@ class ComparedSource:
             if time.monotonic() >= deadline:
                 return None
             if not told:
-                self.tell(table, "waits for capture")
+                self.report_stage(table, "waits for capture")
                 told = True
             time.sleep(self._look_s)
         return self.log.latest_offset()
@@ -360,10 +362,10 @@ class ComparedSource:
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
 ) -> dict[str, Any]:
-    from tidelog.verify.source_key_text import spellings
+    from tidelog.verify.source_key_text import source_spellings
 
     dump_id = f"repair-{new_id().lower()}"
-    spelled = [spellings(key, schema, schema.match_key) for key in keys]
+    spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
     # The source has one of two spellings; a dump of the other would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidelog.outputs.kafka.client import ClientErrors, common, librdkafka_log, told
+from tidelog.outputs.kafka.client import ClientErrors, common, error_text, librdkafka_log
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def channel_error(heard: ClientErrors, error: KafkaException) -> ChannelError:
     """Convert ``error``, with the client's last reported error if that says more."""
     cause: KafkaError = error.args[0]
     silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-    text = told(heard.error if heard.error and cause.code() in silent else cause)
+    text = error_text(heard.error if heard.error and found.code() in silent else found)
     return ChannelError(_AFTER.sub("", text).rstrip("."))
 
 
@@ -145,7 +145,7 @@ def topic_facts(place: KafkaTopic) -> TopicFacts:
     heard = ClientErrors()
     try:
         admin = AdminClient(
-            common(place.settings) | {"error_cb": heard.hear}, logger=librdkafka_log
+            common(place.settings) | {"error_cb": heard.on_error}, logger=librdkafka_log
         )
     except KafkaException as error:
         raise channel_error(heard, error) from None

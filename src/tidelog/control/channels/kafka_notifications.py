@@ -30,7 +30,7 @@ from tidelog.control.channels.kafka import (
     channel_error,
     topic_facts,
 )
-from tidelog.outputs.kafka.client import ClientErrors, librdkafka_log, told
+from tidelog.outputs.kafka.client import ClientErrors, error_text, librdkafka_log
 
 logger = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ class KafkaNotifications:
         ours = {
             "acks": "all",
             "enable.idempotence": True,
-            "delivery.timeout.ms": 0,  # no message fails by itself and is overtaken
-            "error_cb": self._heard.hear,
+            "delivery.timeout.ms": 0,  # none gives up by itself and is overtaken
+            "error_cb": self._heard.on_error,
         }
         return Producer(sizes | self._place.settings | ours, logger=librdkafka_log)
 
@@ -181,15 +181,15 @@ class KafkaNotifications:
             self.trouble.end()
             self._report_dropped()
             return True
-        first = self._undelivered[min(self._undelivered)]
-        if first.code() in _NO_TOPIC:
-            raise ChannelError(told(first), self._place.creation)
-        if first.code() not in _REFUSED:
-            raise ChannelError(told(first))
+        why = self._undelivered[min(self._undelivered)]
+        if why.code() in _NO_TOPIC:
+            raise ChannelError(error_text(why), self._place.creation)
+        if why.code() not in _REFUSED:
+            raise ChannelError(error_text(why))
         if len(batch) == 1:
             self._remove(batch, [])
-            logger.warning("Kafka does not take a notification: %s", told(first))
-        # Brokers reject whole batches, and do not say which message is at fault.
+            logger.warning("Kafka does not take a notification: %s", error_text(why))
+        # Brokers refuse by batches, and do not tell which one is at fault.
         self._alone = max(self._alone, len(batch)) - 1
         return False
 

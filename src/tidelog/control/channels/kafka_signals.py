@@ -205,7 +205,7 @@ class KafkaSignals:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",  # this class decides what to do then
             "isolation.level": "read_committed",
-            "error_cb": heard.hear,
+            "error_cb": heard.on_error,
         }
         # Signals are small: fetch little ahead.
         sizes = {"queued.max.messages.kbytes": 4096, "queued.min.messages": AT_ONCE}

@@ -1,4 +1,4 @@
-"""A changed key is two events: the old key's delete and the new key's creation. Each gets the
+"""Gives the two events of a key change, the old key's delete and the new key's creation, each
 other's key before they go to different tasks.
 """
 
@@ -15,9 +15,9 @@ from tidelog.spark.formats.shapes import CHANGE_OP, CHANGE_VERSION
 OTHER_KEY = "_tidelog_other_key"
 
 
-def told(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
-    """Rows of the shape `events` with the column ``_tidelog_other_key``, a struct of the columns
-    ``key`` that is null where no key changed; without it where none did.
+def with_other_keys(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """Returns rows of the shape `events` with the column ``_tidelog_other_key``: a struct of the
+    columns ``key``, null where no key changed. Without that column if no row changed its key.
     """
     version = rows.column(CHANGE_VERSION).to_numpy()
     op = rows.column(CHANGE_OP)

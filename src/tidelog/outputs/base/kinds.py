@@ -19,7 +19,25 @@ from tidelog.ports import (
 from tidelog.system.extras import check_installed, missing_extra
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
+
+
+class PluginOutput(ExecutorOutput):
+    """An output whose writer is created by the function ``make``, on the driver, for each batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        make: Callable[[], TaskWriter],
+    ) -> None:
+        super().__init__(spark, log_path, state, delivery)
+        self._make = make
+
+    def writer(self) -> TaskWriter:
+        return self._make()
 
 
 S = TypeVar("S", bound=OutputSection)
@@ -28,21 +46,23 @@ _PORT = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
-class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make``, ``look``, ``names`` and ``idle`` import
-    what they need when they are called; ``needs``: a package of an extra, which these import.
+class BuiltinKind(Generic[S]):
+    """`tidelog.ports.OutputKind` built from functions.
+
+    ``make``, ``probe_with``, ``names`` and ``idle`` import what they need when they are called.
+    ``needs``: a package of an extra that these imports need.
     """
 
     section: type[S]
     make: Callable[[S, OutputContext], Output]
     where: Callable[[S], OutputPlace]
     needs: str | None = None
-    look: Callable[[S], str | None] | None = None
+    probe_with: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
     idle: Callable[[S, LogExtent], bool] | None = None
 
     def check_installed(self) -> None:
-        """Raises MissingExtraError if `open` would."""
+        """Raises MissingExtraError if `open` would raise it."""
         if self.needs is not None:
             check_installed(self.needs)
 
@@ -57,7 +77,7 @@ class OwnKind(Generic[S]):
 
     def probe(self, section: S) -> str | None:
         """See `tidelog.ports.ProbedOutputKind`."""
-        return None if self.look is None else self.look(section)
+        return None if self.probe_with is None else self.probe_with(section)
 
     def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
         """See `tidelog.ports.NamingOutputKind`."""
@@ -69,7 +89,7 @@ class OwnKind(Generic[S]):
 
 
 def directory(path: str) -> str:
-    """The path or URL of a directory, alike however it is written: ``s3a``, as Hadoop calls it, is
+    """Returns the path or URL of a directory in one normal form: ``s3a``, Hadoop's name, becomes
     ``s3``.
     """
     if "://" not in path:
@@ -79,6 +99,6 @@ def directory(path: str) -> str:
 
 
 def hosts(text: str, port: int) -> tuple[str, ...]:
-    """Hosts separated by commas, with ``port`` where none is named."""
+    """Returns the hosts of a list separated by commas, with ``port`` where none is given."""
     found = [each.strip().lower() for each in text.split(",")]
     return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

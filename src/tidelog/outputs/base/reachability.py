@@ -1,4 +1,4 @@
-"""What `tidelog check` asks of destinations: can this host reach them? Nothing is written."""
+"""What `tidelog check` finds at destinations: can this host reach them? Nothing is written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ANSWER_S = 5.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
-def directory_ready(path: str) -> str | None:
-    """What is found in the directory for files; None for a URL, which only Spark's file systems can
-    reach. Raises OutputRefusedError.
+def check_directory_access(path: str) -> str | None:
+    """Returns what is found in the directory for files, or None for a URL, which only Spark's file
+    systems can reach. Raises OutputRefusedError.
     """
     if _URL.match(path):
         return None
@@ -27,14 +27,16 @@ def directory_ready(path: str) -> str | None:
             there = there.parent
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise OutputRefusedError(f"{path} can't be looked at: {why}") from None
+        raise OutputRefusedError(f"{path} can't be checked: {why}") from None
     if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputRefusedError(f"{there} can't be written: choose another path, or its rights")
+        raise OutputRefusedError(
+            f"{there} can't be written: choose another path, or change its permissions"
+        )
     return f"{path} can be written" if place.exists() else f"{path} will be created"
 
 
-def accepts(host: str, port: int) -> str:
-    """Raises OutputError if no connection can be made."""
+def check_port(host: str, port: int) -> str:
+    """Returns a message that the port accepts connections. Raises OutputError if it does not."""
     try:
         with socket.create_connection((host, port), timeout=ANSWER_S):
             return f"{host}:{port} accepts connections"

@@ -1,4 +1,6 @@
-"""Which jobs write a batch: tables that one task can read go together, large ones by a shuffle."""
+"""Plans which jobs write a batch: tables that one task can read go together, large ones by a
+shuffle.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +25,29 @@ from tidelog.spark.transforms import Step, steps_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Up to so much of a table, several tasks read all of it and each writes its keys; above, where a
-# task can't hold a row of every key, Spark shuffles rows, for ten times the CPU.
+# Up to this size of a table, several tasks read all of it and each writes its keys. Above it, where
+# a task's memory can't contain a row of every key, Spark shuffles rows, at ten times the CPU.
 SHARED_BYTES = 256 << 20
 
 
-_DECODED = 0.3  # of the work on a row, what all tasks do that share its table
-_UNEQUAL = 1.25  # times the mean: what the busiest task may have to do
+_DECODED = 0.3  # of the work on a row, the part that every task does that shares its table
+_UNEQUAL = 1.25  # times the mean: the most that the busiest task may have to do
 
 
 @dataclass(frozen=True)
 class TablePart:
-    """What a batch holds of a table."""
+    """What a batch has of a table."""
 
     target: TargetTable
     refs: tuple[tuple[SegmentRef, ...], ...]  # by task
 
     @cached_property
-    def together(self) -> tuple[SegmentRef, ...]:
+    def all_refs(self) -> tuple[SegmentRef, ...]:
         return tuple(chain.from_iterable(self.refs))
 
     @cached_property
     def size_bytes(self) -> int:
-        return sum(map(bytes_of, self.together))
+        return sum(map(bytes_of, self.all_refs))
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class BatchPlan:
 
     Attributes:
         batch: the offsets.
-        tables: that have something to be written by tasks.
-        tasks: at most so many write one table at once.
+        tables: those for which tasks have something to write.
+        tasks: the most tasks that write one table at once.
         removed: by table, the version that `ExecutorOutput.remove_below` was called with.
     """
 
@@ -66,13 +68,13 @@ class BatchPlan:
 
 
 def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
-    """How many of ``count`` tasks read each table: one, if tasks are about equal without sharing
-    it, because each task that shares a table decodes all of it.
+    """Returns how many of ``count`` tasks read each table: one, if the tasks are about equal
+    without sharing it, because each task that shares a table decodes all of it.
 
     Args:
-        sizes: of each table, in bytes.
-        limits: the most tasks that may share it.
-        count: of tasks.
+        sizes: bytes of each table.
+        limits: the most tasks that may share each table.
+        count: number of tasks.
     """
     of = [1] * len(sizes)
     while sizes:
@@ -94,12 +96,12 @@ def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: in
 
 
 def _cost(size: float, shared: int) -> float:
-    """The cost of each task that shares the table."""
+    """Returns the cost of each task that shares the table."""
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 
 def spread(items: Sequence[Item], count: int) -> list[list[Item]]:
-    """``items`` over at most ``count`` tasks, about equal in bytes."""
+    """Distribute ``items`` to at most ``count`` tasks, about equal in bytes."""
     sizes = [_cost(sum(map(bytes_of, item.refs)), item.hash_partition[1]) for item in items]
     groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
     filled = [0.0] * len(groups)
@@ -111,7 +113,7 @@ def spread(items: Sequence[Item], count: int) -> list[list[Item]]:
 
 
 def bytes_of(ref: SegmentRef) -> int:
-    """About what a segment takes a task."""
+    """Returns about how many bytes a task processes for a segment."""
     return ref.payload_bytes + 64 * ref.rows
 
 
@@ -120,9 +122,9 @@ class JobScheduler:
 
     Args:
         spark: the session that runs them.
-        log: what batches refer to.
-        delivery: of the output.
-        cores: how many tasks run at once, asked for each batch.
+        log: the event log that batches refer to.
+        delivery: the output's options.
+        cores: number of tasks that run at once.
     """
 
     def __init__(
@@ -140,12 +142,12 @@ class JobScheduler:
     def run(
         self, work: Work, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
     ) -> int:
-        """Write ``parts``; returns when all tasks have committed: how many records were rejected.
+        """Write ``parts`` and return the number of rejected records, once all tasks have committed.
 
         Args:
             work: what all tasks have in common.
-            shuffled: writes in tasks that read a shuffle, in place of ``work.writer``.
-            parts: of the batch, what each table has.
+            shuffled: the writer for tasks that read a shuffle, in place of ``work.writer``.
+            parts: what the batch has of each table.
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
@@ -165,12 +167,12 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            return rejected + _rejected(jobs.in_order(self._spark, work, tables, list(refs)))
+            return rejected + _rejected(jobs.run_in_order(self._spark, work, tables, list(refs)))
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
         framed = replace(work, writer=shuffled)
-        alone: list[Item] = []
+        items: list[Item] = []
         whole: list[TablePart] = []
         todo: list[Callable[[], list[Written]]] = []
         for part in parts:
@@ -180,26 +182,26 @@ class JobScheduler:
                 or str(part.target.source) in truncates
                 or (delivery.order == "key" and _may_merge_keys(part.target))
             ):
-                # Order among all of the table's rows: no shuffle by key keeps it.
-                part = replace(part, refs=(part.together,))
+                # All of the table's rows are in one order, which a shuffle by key does not keep.
+                part = replace(part, refs=(part.all_refs,))
             if steps and part.refs:
                 todo.append(partial(self._frame, framed, part, steps, cores))
             elif not delivery.keyed and delivery.order == "none":
-                alone += [Item(part.target, refs) for refs in part.refs or ((),)]
+                items += [Item(part.target, refs) for refs in part.refs or ((),)]
             elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 whole.append(part)
             else:
-                todo.append(partial(self._frame, framed, part, (), cores))
-        # Every task decodes all of a table that it shares, and formats and writes its keys alone.
+                todo.append(lambda part=part: self._frame(framed, part, ()))  # type: ignore[misc]
+        # Every task decodes all of a table that it shares, and formats and writes only its keys.
         limits = [max(1, len(part.refs)) for part in whole]
         counts = hash_partition_counts([part.size_bytes for part in whole], limits, cores)
         for part, count in zip(whole, counts, strict=True):
-            alone += [
-                Item(part.target, part.together, (partition, count)) for partition in range(count)
+            items += [
+                Item(part.target, part.all_refs, (partition, count)) for partition in range(count)
             ]
-        if alone:
-            groups = spread(alone, cores)
-            todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
+        if items:
+            groups = spread(items, self._cores)
+            todo.insert(0, lambda: jobs.run_direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
@@ -207,13 +209,11 @@ class JobScheduler:
         return rejected + sum(_rejected(each.result()) for each in futures)
 
     def _messages(self, work: Work, part: TablePart) -> list[Written]:
-        told = replace(work, formatter=self._delivery.messages, skipped=frozenset())
-        return jobs.messages(self._spark, told, Item(part.target, part.together))
+        own_work = replace(work, formatter=self._delivery.messages, skipped=frozenset())
+        return jobs.run_messages(self._spark, own_work, Item(part.target, part.all_refs))
 
-    def _frame(
-        self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
-    ) -> list[Written]:
-        return jobs.frame(
+    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
+        return jobs.run_frame(
             self._spark,
             work,
             part.target,
@@ -229,6 +229,8 @@ def _rejected(written: Sequence[Written]) -> int:
 
 
 def _may_merge_keys(table: TargetTable) -> bool:
-    """May steps make one key of several, whose changes then fall to different tasks?"""
+    """Returns True if steps may turn several keys into one, whose changes then go to different
+    tasks.
+    """
     lost = len(table.key) < len(table.schema.match_key)
     return lost or any(name not in table.unchanged for name in table.key)

@@ -16,13 +16,13 @@ Wider = Mapping[str, Sequence[str]]
 
 
 def holds(wide: str, narrow: str, wider: Wider, *, rescales: bool = True) -> bool:
-    """Does every value of the type ``narrow`` fit into ``wide``, another type?
+    """Returns True if every value of the type ``narrow`` fits into ``wide``, another type.
 
     Args:
-        wide: the one's name; a decimal's ends in its precision and scale, ``(p, s)``.
-        narrow: the other's name.
-        wider: by a type's name, those that hold all its values; without decimals.
-        rescales: a decimal of more digits may have a larger scale, too.
+        wide: the wide type's name; a decimal's ends in its precision and scale, ``(p, s)``.
+        narrow: the narrow type's name.
+        wider: by a type's name, the types that fit all its values; without decimals.
+        rescales: whether a decimal of more digits may have a larger scale, too.
     """
     if wide in wider.get(narrow, ()):
         return True
@@ -35,7 +35,7 @@ def holds(wide: str, narrow: str, wider: Wider, *, rescales: bool = True) -> boo
     return scale >= int(other[3]) and digits - scale >= int(other[2]) - int(other[3])
 
 
-# Arrow types that hold every value of another one.
+# For each Arrow type, the types that fit every value of it.
 _WIDER: dict[str, tuple[str, ...]] = {
     "int16": ("int32", "int64", "double"),
     "int32": ("int64", "double"),
@@ -45,7 +45,9 @@ _WIDER: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """What a destination's table needs, as Arrow fields. ``delivered`` is what rows will hold."""
+    """The change that a destination's table needs, as Arrow fields. ``delivered``: the columns of
+    the rows that follow.
+    """
 
     delivered: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -57,38 +59,39 @@ class ColumnChange:
         """Must the destination's table be altered?"""
         return bool(self.added or self.widened)
 
-    def remembered(self, known: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The destination's columns after the change, from those it had."""
+    def columns_after(self, known: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Returns the destination's columns after the change, from those before it."""
         widened = {field.name: str(field.type) for field in self.widened}
         kept = [[name, widened.get(name, kind)] for name, kind in known]
-        return kept + described(pa.schema(self.added))
+        return kept + stored_columns(pa.schema(self.added))
 
 
-def described(columns: pa.Schema) -> list[list[str]]:
-    """Columns as they are kept between runs."""
+def stored_columns(columns: pa.Schema) -> list[list[str]]:
+    """Returns columns as the state store keeps them between runs."""
     return [[field.name, str(field.type)] for field in columns]
 
 
-def as_altered(
-    known: Sequence[Sequence[str]], now: pa.Schema, takes: Callable[[str, str], bool]
+def with_alterations(
+    known: Sequence[Sequence[str]], now: pa.Schema, accepts_type: Callable[[str, str], bool]
 ) -> list[list[str]]:
-    """The destination's columns, of which ``known`` was kept, with what somebody altered there:
-    asked of ``takes``, by name and former type, where the type ``now`` is another one.
+    """Returns the destination's columns: ``known``, the stored ones, with what somebody altered
+    there. ``accepts_type`` is called with name and former type of each column whose type in ``now``
+    differs.
     """
     types = {field.name: str(field.type) for field in now}
     changed = {name: kind for name, kind in known if types.get(name, kind) != kind}
-    altered = {name for name, former in changed.items() if takes(name, former)}
+    altered = {name for name, former in changed.items() if accepts_type(name, former)}
     return [[name, types[name] if name in altered else kind] for name, kind in known]
 
 
-# For destinations with nothing to alter.
+# For destinations that can't be altered.
 LEAVE_OUT = (
     "Set the output's on_schema_change to lenient, which leaves the columns out, or leave them out "
     "by a step."
 )
 
 
-def change(
+def plan_change(
     policy: str,
     table: str,
     known: Sequence[Sequence[str]],
@@ -96,12 +99,12 @@ def change(
     key: Sequence[str],
     remedy_for: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
 ) -> ColumnChange:
-    """From the columns ``known`` (`described`) to those of rows ``now``.
+    """Returns the change from the columns ``known`` (`stored_columns`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
     drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
-    of the key changed in a way that can't be followed; ``remedy_for``: what can be done about
-    columns of another type.
+    of the key changed in a way that can't be followed. ``remedy_for`` returns what the user can do
+    about columns of another type.
     """
     types = {column[0]: column[1] for column in known}
     added = tuple(field for field in now if field.name not in types)

@@ -1,4 +1,4 @@
-"""Outputs of kind ``python``: the user's own."""
+"""The section of outputs of kind ``python``: the user's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, named
+from tidelog.outputs.base.kinds import BuiltinKind
+from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, name_field
+from tidelog.outputs.delivery_settings import delivery_of
+from tidelog.ports import Output, OutputContext, OutputPlace
 
 
 class PythonSection(ExecutorSection):
     """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
 
     kind: Literal["python"] = Field(description="The kind of output.")
-    name: str = named("python")
+    name: str = name_field("python")
     class_: str = Field(
         alias="class",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
@@ -38,3 +41,27 @@ class PythonSection(ExecutorSection):
         default="rows",
         description="Of `ordered` delivery: `rows`: columns; else messages with key and value.",
     )
+
+
+def _open(section: PythonSection, context: OutputContext) -> Output:
+    from tidelog.outputs.custom.output import PythonOutput
+
+    keyed = section.delivery == "keyed"
+    delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
+    return PythonOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery,
+        section.class_,
+        section.options,
+    )
+
+
+def _place(section: PythonSection) -> OutputPlace:
+    # Options of your own output may have any meaning: another value need not mean another
+    # destination.
+    return OutputPlace("python", now=[section.class_, section.options])
+
+
+KIND = BuiltinKind(PythonSection, _open, _place)

@@ -1,4 +1,4 @@
-"""``kind: python``: your own class writes."""
+"""The output of ``kind: python``: your own class writes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 class PythonOutput(ExecutorOutput):
-    """``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
-    arguments. Raises ConfigError if it can't be made.
+    """Writes with a class of the user.
+
+    ``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
+    arguments. Raises ConfigError if it can't be created.
     """
 
     def __init__(

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from tidelog.kinds.sections import PostgresName, SecretUrl
-from tidelog.outputs.base.sections import ExecutorSection, named
+from tidelog.outputs.base.kinds import BuiltinKind, hosts
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.sections import ExecutorSection, name_field
+from tidelog.outputs.delivery_settings import delivery_of
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     pass
 
 
 class DatabaseSection(ExecutorSection):
-    """What outputs into tables of databases have in common."""
+    """The options that outputs into tables of databases share."""
 
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -25,7 +29,7 @@ class DatabaseSection(ExecutorSection):
         default=50_000,
         ge=1,
         le=10_000_000,
-        description="As many rows of a table are brought over in one transaction, about.",
+        description="About how many rows of a table are written in one transaction.",
     )
 
 
@@ -33,7 +37,7 @@ class PostgresSection(DatabaseSection):
     """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
 
     kind: Literal["postgres"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "postgres",
         "Names the output's progress in the state store and in the database: keep it.",
     )
@@ -57,7 +61,7 @@ class MySqlSection(DatabaseSection):
     """Tables of MySQL or MariaDB, kept equal to the source's by upserts (docs/outputs/mysql.md)."""
 
     kind: Literal["mysql"] = Field(description="The kind of output, MySQL and MariaDB.")
-    name: str = named(
+    name: str = name_field(
         "mysql",
         "Names the output's progress in the state store and in the database: keep it.",
     )
@@ -80,3 +84,140 @@ class MySqlSection(DatabaseSection):
         max_length=64,
         description="Database of the metadata tables, with those of deleted keys.",
     )
+
+
+def _postgres(section: PostgresSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.postgres import Postgres
+
+    dialect = Postgres(section.url.reveal())
+    return _database(section, context, dialect, section.schema_, section.own_schema)
+
+
+def _mysql(section: MySqlSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.mysql import MySql
+
+    dialect = MySql(section.url.reveal())
+    return _database(section, context, dialect, section.database, section.own_database)
+
+
+def _database(
+    section: DatabaseSection,
+    context: OutputContext,
+    dialect: Dialect,
+    namespace: str | None,
+    own: str,
+) -> Output:
+    from tidelog.outputs.database.output import DatabaseOutput
+
+    return DatabaseOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery_of(section, keyed=True),
+        dialect,
+        namespace=namespace,
+        own=own,
+        deletes=section.deletes,
+        batch_rows=section.batch_rows,
+    )
+
+
+def _postgres_place(section: PostgresSection) -> OutputPlace:
+    return _place(section.url.reveal(), section.schema_, 5432)
+
+
+def _mysql_place(section: MySqlSection) -> OutputPlace:
+    # The URL may have a database, but tables are then named by `database`, too.
+    return _place(section.url.reveal(), section.database, 3306)
+
+
+def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
+    parts = urlsplit(url)
+    found = hosts(parts.netloc.rpartition("@")[2], port)
+    return OutputPlace([parts.path.strip("/"), namespace], found)
+
+
+def _postgres_probe(section: PostgresSection) -> str:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _probe(Postgres(section.url.reveal()))
+
+
+def _mysql_probe(section: MySqlSection) -> str:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _probe(MySql(section.url.reveal()))
+
+
+def _probe(dialect: Dialect) -> str:
+    with closing(dialect.connect("check")) as session:
+        [(version,)] = session.rows("SELECT version()")
+    return f"the server accepts the connection: {str(version).split(' on ')[0]}"
+
+
+def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _names(Postgres(section.url.reveal()), section, section.schema_, tables)
+
+
+def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _names(MySql(section.url.reveal()), section, section.database, tables)
+
+
+def _names(
+    dialect: Dialect,
+    section: DatabaseSection,
+    namespace: str | None,
+    tables: Sequence[TargetTable],
+) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.database.names import check_names
+    from tidelog.outputs.database.tables import Tables
+
+    places = Tables(dialect, section.name, (), namespace, "", section.deletes == "soft")
+    with closing(dialect.connect("check")) as session:
+
+        def check(table: TargetTable) -> None:
+            check_names(session, dialect, section.name, table, places.place(session, table))
+
+        yield from refused_names(section.name, tables, check, partial(places.address, session))
+
+
+def _postgres_idle(section: PostgresSection, log: LogExtent) -> bool:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _idle(Postgres(section.url.reveal()), section.name, section.own_schema, log)
+
+
+def _mysql_idle(section: MySqlSection, log: LogExtent) -> bool:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _idle(MySql(section.url.reveal()), section.name, section.own_database, log)
+
+
+def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
+    from tidelog.outputs.database import metadata_tables
+
+    if not has_whole_log(log, output):
+        return False
+    with closing(dialect.connect(output)) as session:
+        if dialect.find_table(session, own, "outputs") is None:
+            return False
+        run = metadata_tables.run_name(output, log.generation)
+        return metadata_tables.reached_offset(session, dialect, own, run) <= log.end
+
+
+POSTGRES = BuiltinKind(
+    PostgresSection,
+    _postgres,
+    _postgres_place,
+    probe_with=_postgres_probe,
+    names=_postgres_names,
+    idle=_postgres_idle,
+)
+MYSQL = BuiltinKind(
+    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_probe, _mysql_names, _mysql_idle
+)

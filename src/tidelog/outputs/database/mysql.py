@@ -1,6 +1,6 @@
-"""MySQL and MariaDB: what goes where, and UPDATE and INSERT of what is not there.
+"""MySQL and MariaDB: column types, and UPDATE plus INSERT of missing rows.
 
-Not INSERT … ON DUPLICATE KEY UPDATE, which takes a row for the same if any unique index says so.
+Not INSERT … ON DUPLICATE KEY UPDATE, which takes a row for the same if any unique index does.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ else:
     _Base = pymysql.connections.Connection
 
 _IDLE_S = TIMEOUTS["wait_timeout"]
-# Whatever the server's defaults: neither other rows nor none at all.
+# Independent of the server's defaults, which may show other rows or allow no writes.
 _TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
-_LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE take 1024 bytes of the key
+_LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE allow 1024 bytes of the key
 _RENAMES_SINCE = {Flavor.MYSQL: (8, 0, 3), Flavor.MARIADB: (10, 5, 2)}
 _SHORTER = ": the key's columns are too long for this server; see docs/outputs/mysql.md, Types"
 _LOCK_S = 600
@@ -61,14 +61,14 @@ _STATEMENT_BYTES = 1 << 20
 
 
 class MySqlSession:
-    """`tidelog.outputs.database.dialect.DatabaseSession`.
+    """`tidelog.outputs.database.dialect.DatabaseSession` of MySQL or MariaDB.
 
     Attributes:
-        key_collation: compares texts of keys by their bytes; where the server has one, without
-            taking trailing spaces away.
-        long_keys: can rows be updated whose key's columns take more than 1024 bytes?
-        folds_tables: are tables ``t`` and ``T`` one?
-        renames_columns: does it know RENAME COLUMN?
+        key_collation: compares texts of keys by their bytes; if the server has one, without
+            removing trailing spaces.
+        long_keys: whether rows can be updated whose key's columns take more than 1024 bytes.
+        folds_tables: whether tables ``t`` and ``T`` are the same.
+        renames_columns: whether it supports RENAME COLUMN.
     """
 
     def __init__(self, url: ServerUrl, purpose: str) -> None:
@@ -156,7 +156,7 @@ class MySqlSession:
             f"({', '.join(listed)}){end}",
             texts.lines(written),
         )
-        # LOCAL makes warnings of what are errors, and passes over rows whose key is there.
+        # LOCAL turns errors into warnings, and skips rows whose key exists.
         if loaded.warning_count or loaded.affected_rows != len(written[0]):
             warnings = self.rows("SHOW WARNINGS LIMIT 1")
             raise RowsRefusedError(_named(warnings[0][1]) if warnings else "duplicate key")
@@ -174,11 +174,11 @@ class MySqlSession:
             "_tidelog_row bigint NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB"
         )
         self.rows(f"DELETE FROM {name}")
-        # DELETE with an alias is only understood in the table's own database.
+        # DELETE with an alias only works in the table's own database.
         self.rows("USE `" + layout.namespace.replace("`", "``") + "`")
         return name
 
-    def alone(self, name: str) -> None:
+    def lock(self, name: str) -> None:
         lock = f"tidelog {hashlib.sha256(name.encode()).hexdigest()[:40]}"
         if self.rows("SELECT GET_LOCK(%s, %s)", (lock, _LOCK_S))[0][0] != 1:
             raise OutputError(f"{self.product}: a duplicate of this task holds its lock")
@@ -195,7 +195,7 @@ class MySqlSession:
         if self._locked is not None:
             self.rows("SELECT RELEASE_LOCK(%s)", (self._locked,))
             self._locked = None
-        self.rows(f"SET wait_timeout = {_IDLE_S}")  # not before it lets go of all
+        self.rows(f"SET wait_timeout = {_IDLE_S}")  # not before all locks are released
 
     def close(self) -> None:
         with contextlib.suppress(pymysql.MySQLError, OSError):
@@ -203,7 +203,7 @@ class MySqlSession:
 
 
 class _LoadingConnection(_Base):
-    """Sends what `load` was given, and never the file that a server asks for."""
+    """Sends the rows given to `load`, and never the file that a server requests."""
 
     _rows: memoryview | None = None
 
@@ -227,8 +227,8 @@ class _LoadingConnection(_Base):
         return int(result.affected_rows or 0)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        """PyMySQL asks for one; without options it would load the system's authorities each time,
-        and then look at no certificate.
+        """PyMySQL calls this; without options it would load the system's authorities each time, and
+        then check no certificate.
         """
         return sslp if isinstance(sslp, ssl.SSLContext) else unverified()
 
@@ -278,7 +278,7 @@ def _named(code: int) -> str:
 
 
 def _failed(product: str, what: str, error: Exception) -> TidelogError:
-    """Ours, without cell values: of errors of values the kind alone."""
+    """Returns our error, without cell values: for errors of values only the kind."""
     if missing := missing_for_password(str(error)):
         return missing
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -305,7 +305,7 @@ _TYPES = {
     "binary": "longblob",
     "string": "longtext CHARACTER SET utf8mb4",
 }
-# Source's types, by kind of source → ours, which read that very text.
+# Source's types, by kind of source → ours, which parse that very text.
 _EXACT: Mapping[str, Mapping[str, str]] = {
     "postgres": {
         "uuid": "varchar(36) CHARACTER SET utf8mb4",
@@ -318,7 +318,7 @@ _EXACT: Mapping[str, Mapping[str, str]] = {
         "bigint unsigned": "bigint unsigned",
     },
 }
-# A column's type → Arrow types that it takes every value of; of any other, text alone.
+# A column's type → Arrow types all of whose values it stores; for any other type, only text.
 _INTEGERS = ("bool", "int8", "int16", "int32", "int64")
 _TAKES: Mapping[str, tuple[str, ...]] = {
     "tinyint": _INTEGERS[:2],
@@ -363,8 +363,8 @@ WHERE table_schema = %s AND table_name = %s AND non_unique = 0 ORDER BY index_na
 
 @dataclass(frozen=True)
 class MySql:
-    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as `tidelog.model.mysql_urls` reads
-    it.
+    """`tidelog.outputs.database.dialect.Dialect` of MySQL and MariaDB; ``url`` as
+    `tidelog.model.mysql_urls` reads it.
     """
 
     url: str = field(repr=False)
@@ -374,7 +374,7 @@ class MySql:
     exact_text = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     digits = 0
 
-    def spelled(
+    def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
         if source.wire_format != BINLOG:
@@ -469,7 +469,9 @@ class MySql:
             quoted = self.quoted(name)
             session.rows(f"CREATE DATABASE IF NOT EXISTS {quoted} CHARACTER SET utf8mb4")
 
-    def found(self, session: MySqlSession, namespace: str, name: str) -> FoundTargetTable | None:
+    def find_table(
+        self, session: MySqlSession, namespace: str, name: str
+    ) -> FoundTargetTable | None:
         table = session.rows(_TABLE, (namespace, name))
         if not table:
             return None
@@ -513,12 +515,12 @@ class MySql:
     def convert(self, column: str, base: str, sql_type: str) -> str:
         return self.widen(column, sql_type)
 
-    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
-        gone = self.quoted(layout.own, layout.gone)
+        gone = self.quoted(layout.own, layout.deleted_keys)
         whole = f"s.{SHAPE} = {merging.WHOLE}"
-        changes = merging.changed(self, [name for name in told if name not in layout.key])
-        columns = [*(self.quoted(name) for name in told), VERSION]
+        changes = merging.assignments(self, [name for name in present if name not in layout.key])
+        columns = [*(self.quoted(name) for name in present), VERSION]
         values = [f"s.{name}" for name in columns]
         if layout.soft:
             changes.append((DELETED, "false"))
@@ -545,20 +547,22 @@ class MySql:
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
-            f"INSERT INTO {self.quoted(layout.own, layout.gone)} ({key}, {VERSION}) "
+            f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} ({key}, {VERSION}) "
             f"SELECT {key}, {VERSION} FROM {stage} s WHERE {SHAPE} = {merging.DELETE} "
-            f"ON DUPLICATE KEY UPDATE {VERSION} = GREATEST({self.quoted(layout.gone)}.{VERSION}, "
-            f"s.{VERSION})"
+            f"ON DUPLICATE KEY UPDATE {VERSION} = "
+            f"GREATEST({self.quoted(layout.deleted_keys)}.{VERSION}, s.{VERSION})"
         )
 
     def _joined(self, layout: TableLayout, stage: str) -> str:
-        """In this order: the stage is small and has no index, the table is looked up by key."""
+        """In this order: the stage is small and has no index, the table is searched by key."""
         table = self.quoted(layout.namespace, layout.name)
         return f"{stage} s STRAIGHT_JOIN {table} t ON {merging.by_key(self, layout, 't', 's')}"
 
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
-    """Characters of a text or bytes of the key; all of its columns must fit an index."""
+    """Returns the characters for a text or bytes column of the key; all of its columns must fit an
+    index.
+    """
     several: int = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)
     if not long:
         return _KEY_LENGTH if len(key) == 1 else _SHORT_KEYS // several
@@ -575,17 +579,17 @@ def _column(
     if charset is not None:
         sql_type += f" CHARACTER SET {charset} COLLATE {collation}"
     extra = extra.lower()
-    # MySQL 8 says "DEFAULT_GENERATED" of an expression that is a default.
+    # MySQL 8 says "DEFAULT_GENERATED" for an expression that is a default.
     computed = "generated" in extra.replace("default_generated", "")
     given = default is not None or "auto_increment" in extra or "default_generated" in extra
     needed = nullable == "NO" and not given and not computed
     alike = collation is not None and not collation.endswith("_bin")
-    # A server whose best collation pads has nothing that would tell such texts apart.
+    # A server whose best collation pads has none that distinguishes such texts.
     padded = collation is not None and (base.lower() == "char" or _pads(collation))
     padded = padded and not _pads(best)
     return FoundColumn(name, sql_type, base.lower(), needed, computed, alike, padded)
 
 
 def _pads(collation: str) -> bool:
-    """Does it compare texts as if they ended in any number of spaces?"""
+    """Does the collation ignore trailing spaces?"""
     return re.search(r"_(0900|nopad)_", collation) is None and collation != "binary"

@@ -1,4 +1,4 @@
-"""PostgreSQL: what goes where, and INSERT … ON CONFLICT."""
+"""PostgreSQL: column types, and INSERT … ON CONFLICT."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 class PostgresSession:
-    """`tidelog.outputs.database.dialect.DatabaseSession`."""
+    """`tidelog.outputs.database.dialect.DatabaseSession` of PostgreSQL."""
 
     product = "PostgreSQL"
 
@@ -82,7 +82,7 @@ class PostgresSession:
             raise _failed(sql.split(" ", 1)[0], error) from None
 
     def holds_text(self, text: str) -> bool:
-        """Can the database's encoding hold it?"""
+        """Can the database's encoding represent the text?"""
         try:
             self.rows("SELECT %s", (text,))
         except RowsRefusedError:
@@ -100,7 +100,7 @@ class PostgresSession:
             written.append(text)
         names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         try:
-            # Who waits for rows is not idle to the server.
+            # To the server, a session that waits for rows is not idle.
             self._connection.execute(f"SET LOCAL statement_timeout = '{_COPY_S}s'".encode())
             with (
                 self._connection.cursor() as cursor,
@@ -123,7 +123,7 @@ class PostgresSession:
         )
         return name
 
-    def alone(self, name: str) -> None:
+    def lock(self, name: str) -> None:
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         self.rows("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (number,))
 
@@ -145,7 +145,7 @@ _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
 
 def _failed(what: str, error: psycopg.Error) -> TidelogError:
-    """Ours, without cell values: of errors of values the name alone."""
+    """Returns our error, without cell values: for errors of values only the name."""
     state = error.sqlstate or ""
     if state.startswith(_OF_VALUES):
         where = [
@@ -162,13 +162,13 @@ def _failed(what: str, error: psycopg.Error) -> TidelogError:
     text = f"PostgreSQL: {what}: {said or type(error).__name__}"
     if state.startswith(_OF_RIGHTS_AND_NAMES):
         return OutputRefusedError(text)
-    # libpq says in words alone why a connection failed.
+    # libpq gives the reason of a failed connection only as text.
     if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
         return OutputRefusedError(text)
     if state == _READ_ONLY:
         text += (
             ". It is a standby, or default_transaction_read_only is on for the database, the role "
-            "or the server: rows are brought over once it is not"
+            "or the server: rows are written once it is not"
         )
     return OutputError(text)
 
@@ -188,8 +188,8 @@ _TYPES = {
     "binary": "bytea",
     "string": "text",
 }
-# Source's types that are delivered as text, by kind of source → ours, which read that very text.
-# Lengths are left away: a source may widen them without a word in the log's types.
+# Source's types that are delivered as text, by kind of source → ours, which parse that very text.
+# Lengths are omitted: a source may widen them without a change in the log's types.
 _SAME = [
     "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "numeric",
     "time without time zone", "time with time zone", "bit varying", "tsvector", "tsquery",
@@ -213,7 +213,7 @@ _EXACT: Mapping[str, Mapping[str, str]] = {
     "mysql": {"json": "json", "decimal": "numeric"},
     "mariadb": {"decimal": "numeric", "uuid": "uuid", "inet4": "inet", "inet6": "inet"},
 }
-# A column's type → Arrow types that it takes every value of; of any other, text alone.
+# A column's type → Arrow types all of whose values it stores; for any other type, only text.
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _TAKES: Mapping[str, tuple[str, ...]] = {
     "bool": ("bool",),
@@ -262,7 +262,7 @@ GROUP BY i.indexrelid
 
 @dataclass(frozen=True)
 class Postgres:
-    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as libpq reads it."""
+    """`tidelog.outputs.database.dialect.Dialect` of PostgreSQL; ``url`` as libpq reads it."""
 
     url: str = field(repr=False)
     share_lock = "FOR SHARE"
@@ -271,7 +271,7 @@ class Postgres:
     exact_text = ""
     digits = 6
 
-    def spelled(
+    def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
         for name in key if source.nan_key else ():
@@ -320,22 +320,24 @@ class Postgres:
         return False
 
     def name_fault(self, session: PostgresSession, name: str) -> str | None:
-        """PostgreSQL cuts long names without a word: two tables or columns would be one."""
+        """PostgreSQL cuts long names silently: two tables or columns would be one."""
         if len(name.encode()) > _NAME_BYTES:
             return f"has more than {_NAME_BYTES} bytes, which PostgreSQL would cut"
         if name.isascii() or session.holds_text(name):
             return None
-        return "has characters that the encoding of the database does not hold"
+        return "has characters that the database's encoding does not have"
 
     def default_namespace(self, session: PostgresSession) -> str:
         return "public"
 
     def create_namespace(self, session: PostgresSession, name: str) -> None:
-        # IF NOT EXISTS asks for the right to create one even where it is there.
+        # IF NOT EXISTS requires the right to create a schema even if it exists.
         if not session.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,)):
             session.rows(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name)}")
 
-    def found(self, session: PostgresSession, namespace: str, name: str) -> FoundTargetTable | None:
+    def find_table(
+        self, session: PostgresSession, namespace: str, name: str
+    ) -> FoundTargetTable | None:
         table = session.rows(_TABLE, (namespace, name))
         if not table:
             return None
@@ -365,7 +367,7 @@ class Postgres:
         )
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """PostgreSQL converts by itself only what is assigned without a cast."""
+        """PostgreSQL by itself only makes conversions that need no explicit cast."""
         plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
         to_number = plain.startswith(_NUMBERS)
         if plain == "bytea":
@@ -382,16 +384,14 @@ class Postgres:
             value = f"{column}::text::{plain}"
         return f"{self.widen(column, sql_type)} USING {value}"
 
-    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
-        gone = self.quoted(layout.own, layout.gone)
+        gone = self.quoted(layout.own, layout.deleted_keys)
         key = ", ".join(self.quoted(name) for name in layout.key)
-        names = [self.quoted(name) for name in told]
+        names = [self.quoted(name) for name in present]
         columns = [*names, VERSION]
         values = [f"s.{name}" for name in columns]
-        # 1.5 and 1.50 are one key. No two integers are, and those may be identities.
-        kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
-        changes = merging.changed(self, [name for name in told if name not in kept])
+        changes = merging.assignments(self, [name for name in present if name not in layout.key])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
         if layout.soft:
             columns.append(DELETED)
@@ -424,7 +424,7 @@ class Postgres:
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
-            f"INSERT INTO {self.quoted(layout.own, layout.gone)} AS g ({key}, {VERSION}) "
+            f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} AS g ({key}, {VERSION}) "
             f"SELECT {key}, {VERSION} FROM {stage} WHERE {SHAPE} = {merging.DELETE} "
             f"ON CONFLICT ({key}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
             f"WHERE g.{VERSION} < excluded.{VERSION}"

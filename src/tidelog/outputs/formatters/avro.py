@@ -1,5 +1,5 @@
-"""Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four bytes,
-and the record in binary. Keys are Avro, too.
+"""Formats Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four
+bytes, and the record in binary. Keys are Avro, too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 class Avro:
     """`tidelog.ports.SchemaFormatter` of Debezium's envelope.
 
-    Columns that the log does not tell are listed in ``unavailable``; of texts and bytes they hold
-    Debezium's placeholder, else null.
+    Missing columns are listed in ``unavailable``; those of texts and bytes have Debezium's
+    placeholder, others null.
     """
 
     topic: str = "{table}"
@@ -49,7 +49,7 @@ class Avro:
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)
         fields = fields_of(table, found.names, plain_key=True)
-        rows = _begun(found.n, table.schema_ids[1])
+        rows = _new_rows(found.n, table.schema_ids[1])
         truncated, deleted = _bools(found.truncate), _bools(found.deleted)
         here = ~truncated & ~deleted
         if found.before is None:
@@ -58,9 +58,9 @@ class Avro:
             # If a created row took another row's key, the delete before has the old row.
             created = _bools(pc.equal(found.op, "c"))
             before, old = found.before, _bools(found.before.is_valid()) & ~created
-        rows.opened(old)
+        rows.union_branch(old)
         _write_row(rows, fields, before, old, None)
-        rows.opened(here)
+        rows.union_branch(here)
         _write_row(rows, fields, found.row, here, found.missing)
         write_source(rows, table.origin, table.source, found.source)
         rows.constant(avro_encoding.number(0))  # transaction
@@ -75,8 +75,8 @@ class Avro:
 
 @dataclass(frozen=True)
 class AvroFlat:
-    """`tidelog.ports.SchemaFormatter` of flat rows: the members that the JSON of format ``flat``
-    has; what the log does not tell is as in `Avro`.
+    """`tidelog.ports.SchemaFormatter` of flat rows: the members of the JSON of format ``flat``;
+    missing columns as in `Avro`.
     """
 
     topic: str = "{table}"
@@ -93,7 +93,7 @@ class AvroFlat:
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)
         fields = _flat_fields(table)
-        rows = _begun(found.n, table.schema_ids[1])
+        rows = _new_rows(found.n, table.schema_ids[1])
         all_of_them = np.ones(found.n, np.bool_)
         _write_row(rows, fields, found.row, all_of_them, found.missing)
         rows.field("__op", found.op, nullable=False)
@@ -125,12 +125,12 @@ def _key(found: EventColumns) -> pa.BinaryArray:
     if not table.key:
         return pa.nulls(found.n, pa.binary())
     here = ~_bools(found.truncate)
-    rows = _begun(found.n, table.schema_ids[0], here)
+    rows = _new_rows(found.n, table.schema_ids[0], here)
     _write_row(rows, fields_of(table, table.key, plain_key=True), found.row, here, None)
     return rows.finish(here)
 
 
-def _begun(n: int, schema_id: int, there: Bools | None = None) -> AvroRows:
+def _new_rows(n: int, schema_id: int, there: Bools | None = None) -> AvroRows:
     rows = AvroRows(n)
     rows.constant(struct.pack(">BI", 0, schema_id), there)
     return rows
@@ -166,7 +166,7 @@ def _write_unavailable(
     patterns, which = np.unique(missing & there[:, None], axis=0, return_inverse=True)
     encoded = []
     for pattern in patterns:
-        names = [field.name for field, untold in zip(fields, pattern, strict=True) if untold]
+        names = [field.name for field, is_absent in zip(fields, pattern, strict=True) if is_absent]
         branch = avro_encoding.number(bool(names))
         encoded.append(branch + (avro_encoding.names(names) if names else b""))
     rows.choice(encoded, which.reshape(-1))
@@ -185,7 +185,7 @@ _TYPES = {"int32": "int", "int64": "long"}
 
 
 def source_schema(source: SourceId) -> dict[str, Any]:
-    """The record's schema; it is the same for all tables of a source."""
+    """Returns the record's schema; it is the same for all tables of a source."""
     fields = [
         nullable(name, avro) if optional else {"name": name, "type": avro}
         for name, kind, optional in source_fields(source)
@@ -198,7 +198,7 @@ def source_schema(source: SourceId) -> dict[str, Any]:
 def write_source(
     rows: AvroRows, source: SourceId, table: TableName, records: pa.RecordBatch
 ) -> None:
-    """The record of each of ``records``, the log's columns of the events."""
+    """Write the record of each of ``records``, the log's columns of the events."""
     block = source_block(source, table, records)
     micros = records.column("commit_ts")
     values: dict[str, Any] = {
@@ -224,7 +224,7 @@ def write_source(
 
 
 def _plain(cells: TextCells, kind: str) -> pa.Array:
-    """Integers, or values of JSON texts."""
+    """Returns integers, or values of JSON texts."""
     if kind != "string":
         return cells.values
     return pc.replace_substring(pc.utf8_slice_codeunits(cells.texts(), 1, -1), '\\"', '"')

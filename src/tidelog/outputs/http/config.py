@@ -1,4 +1,4 @@
-"""Outputs of kind ``http``."""
+"""The section of outputs of kind ``http``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from tidelog.kinds.sections import Bytes, Milliseconds, SecretUrl
+from tidelog.outputs.base.kinds import BuiltinKind
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.reachability import check_port
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
     DebeziumModes,
     ExecutorSection,
     Headers,
-    InHeader,
+    HeaderValue,
     JsonFormatName,
     SkippedOperations,
-    named,
+    name_field,
 )
 
 
@@ -26,7 +29,7 @@ class HttpSection(ExecutorSection):
     """Change events posted to an API in batches (docs/outputs/http.md)."""
 
     kind: Literal["http"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "http",
         "Names the output's progress, and is a part of each request's key: keep it.",
     )
@@ -36,7 +39,7 @@ class HttpSection(ExecutorSection):
         examples=["https://api.example.com/events/{table}"],
     )
     method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="Of requests.")
-    token: InHeader | None = Field(
+    token: HeaderValue | None = Field(
         default=None,
         min_length=1,
         description="Sent as `Authorization: Bearer`.",
@@ -63,8 +66,8 @@ class HttpSection(ExecutorSection):
         default=4,
         ge=1,
         le=256,
-        description="Requests of a table that are under way at once. A key's go one after the "
-        "other.",
+        description="Requests of a table that are sent at once. Those of a key are sent one after "
+        "the other.",
     )
     batch_rows: int = Field(default=500, ge=1, description="Events in a request at most.")
     batch_bytes: Bytes = Field(
@@ -80,8 +83,8 @@ class HttpSection(ExecutorSection):
     retry_for_ms: Milliseconds = Field(
         default=60_000,
         ge=0,
-        description="How long a task tries a request again. Then the batch fails, and the pipeline "
-        "tries that again.",
+        description="How long a task retries a request. Then the batch fails, and the pipeline "
+        "retries it.",
         examples=["60s"],
     )
     ca_file: str | None = Field(
@@ -96,14 +99,69 @@ class HttpSection(ExecutorSection):
             raise ValueError("a url has no line ends, spaces or control characters")
         try:
             parts = urlsplit(text)
-            parts.port  # noqa: B018 - raises where it is no number
-            named = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+            parts.port  # noqa: B018 - raises if it is not a number
+            placeholders = {
+                name for _, name, _, _ in string.Formatter().parse(text) if name is not None
+            }
         except ValueError:
             raise ValueError("expected a url; {{ and }} stand for braces") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://host/path or https://host/path")
-        if not named <= {"table", "namespace", "name"}:
+        if not placeholders <= {"table", "namespace", "name"}:
             raise ValueError(
                 "only {table}, {namespace} and {name} can stand in a url; {{ and }} are braces"
             )
         return url
+
+
+def _open(section: HttpSection, context: OutputContext) -> Output:
+    from tidelog.outputs.formatters import formatter
+    from tidelog.outputs.http.client import Endpoint
+    from tidelog.outputs.http.output import HttpOutput
+    from tidelog.outputs.http.requests import Body
+
+    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
+    if section.token is not None:
+        headers["Authorization"] = f"Bearer {section.token.get_secret_value()}"
+    endpoint = Endpoint(
+        section.url.reveal(),
+        section.method,
+        headers,
+        gzip=section.gzip,
+        timeout_s=section.timeout_ms / 1000,
+        retry_for_s=section.retry_for_ms / 1000,
+        ca_file=section.ca_file,
+    )
+    delivery = delivery_of(section, keyed=False, order=section.order)
+    return HttpOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        replace(
+            delivery,
+            formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
+            skipped=skipped_of(section),
+        ),
+        endpoint=endpoint,
+        body=Body(section.body, section.batch_rows, section.batch_bytes),
+        lanes=section.connections,
+    )
+
+
+def _place(section: HttpSection) -> OutputPlace:
+    url = urlsplit(section.url.reveal())
+    # A query may contain a key, which changes now and then.
+    return OutputPlace([url.hostname, url.port, url.path], now=url.query)
+
+
+def _probe(section: HttpSection) -> str:
+    # A connection without a request, which would be a record.
+    url = urlsplit(section.url.reveal())
+    return check_port(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+
+
+def _idle(section: HttpSection, log: LogExtent) -> bool:
+    return has_whole_log(log, section.name)  # without records nothing is requested of the API
+
+
+KIND = BuiltinKind(HttpSection, _open, _place, "httpx", _probe, idle=_idle)

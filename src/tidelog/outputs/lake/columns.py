@@ -1,4 +1,4 @@
-"""How a lake's copy follows the columns of its source: what each policy makes of a change."""
+"""How a lake's copy follows the columns of its source: the effect of each policy on each change."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidelog.ports import TargetTable
 
 @dataclass(frozen=True)
 class CopyColumns:
-    """A copy as it is.
+    """The columns of a copy as it is.
 
     Attributes:
-        place: of the copy, for messages.
-        product: what it is kept in, for messages.
-        types: names and SQL types of its columns, in order, but not of our own.
-        dropped: those that the source had dropped when it was looked at last.
-        wider: types that hold all values of another one, and that the product can widen to.
-        rescales: it can also widen a decimal's scale.
+        place: the copy's location, for messages.
+        product: the table format, for messages.
+        types: names and SQL types of its columns, in order, without Tidelog's own.
+        dropped: the columns that the source had dropped at the last check.
+        wider: by type, the types that fit all its values and that the product can widen it to.
+        rescales: whether the product can also widen a decimal's scale.
     """
 
     place: str
@@ -36,32 +36,32 @@ class ColumnPlan:
     """How the copy's columns change, and which columns rows then deliver.
 
     Attributes:
-        delivered: names of the columns that rows hold.
+        delivered: names of the columns that rows have.
         added: new columns and their SQL types.
         widened: columns, by the copy's names, and their new SQL types.
-        dropped: columns that the source has no more; they stay, null in later rows.
-        back: columns that the source had dropped and has again: their old values go.
+        dropped: columns that the source does not have any more; they stay, null in later rows.
+        back: columns that the source had dropped and has again: their old values are removed.
     """
 
     delivered: tuple[str, ...]
     added: Mapping[str, str]
     widened: Mapping[str, str]
     dropped: list[str]
-    back: list[str]
+    readded: list[str]
 
 
 def plan(
     copy: CopyColumns, target: TargetTable, wanted: Mapping[str, str], policy: str
 ) -> ColumnPlan:
-    """From the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``, as ``policy``
-    (see `tidelog.outputs.base.schema_evolution`) says.
+    """Returns the plan from the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``,
+    by ``policy`` (see `tidelog.outputs.base.schema_evolution`).
 
-    Raises OutputError for a change that can't be made, or may not.
+    Raises OutputError for a change that is impossible or not allowed.
     """
     folded = {name.lower(): name for name in copy.types}
     added = {n: kind for n, kind in wanted.items() if n.lower() not in folded}
     widened: dict[str, str] = {}
-    stuck: dict[str, str] = {}  # by the source's names, what the copy has
+    stuck: dict[str, str] = {}  # by the source's names, the types in the copy
     for name, want in wanted.items():
         if name in added:
             continue
@@ -74,7 +74,7 @@ def plan(
             stuck[name] = have
     names = {name.lower() for name in wanted}
     dropped = [name for name in copy.types if name.lower() not in names]
-    back = [name for name in copy.dropped if name not in dropped and name in copy.types]
+    readded = [name for name in copy.dropped if name not in dropped and name in copy.types]
     if policy == "fail":
         fresh = [name for name in dropped if name not in copy.dropped]
         if changed := [*added, *widened, *stuck, *fresh]:
@@ -84,7 +84,7 @@ def plan(
             )
     if policy == "ignore":
         delivered = _delivered(copy, target, {*added, *widened, *stuck})
-        return ColumnPlan(delivered, {}, {}, dropped, back)
+        return ColumnPlan(delivered, {}, {}, dropped, readded)
     if stuck and policy == "evolve":
         name, have = next(iter(stuck.items()))
         raise OutputRefusedError(
@@ -94,7 +94,7 @@ def plan(
             "as it is."
         )
     changes = {folded[name.lower()]: kind for name, kind in widened.items()}
-    return ColumnPlan(_delivered(copy, target, set(stuck)), added, changes, dropped, back)
+    return ColumnPlan(_delivered(copy, target, set(stuck)), added, changes, dropped, readded)
 
 
 def _delivered(copy: CopyColumns, target: TargetTable, left: set[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Documents made of several tables: the rows of one, and the rows of others that belong to them.
+"""Documents of several tables: the rows of one, and the rows of others that belong to them.
 
-Each contribution has a version of its own, kept in the document, a deleted one as well; a script on
-the cluster compares and replaces one contribution, and leaves the others alone. So tables, and
-sources, may come in any order.
+Each contribution has a version of its own, kept in the document, also a deleted one; a script on
+the cluster compares and replaces one contribution, and does not change the others. So tables, and
+sources, may write in any order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.documents import META_MAPPING
 from tidelog.ports import TargetTable
-from tidelog.spark.formats.envelope import joined, json_values
+from tidelog.spark.formats.envelope import join_texts, json_values
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 # In a document's META: the version of the root's row (0: none); by slot, the contributions'
-# versions, negative of a deleted one. Slots: /, of the root, the part's name, or part/key.
+# versions, negative if deleted. Slots: / for the root, the part's name, or part/key.
 ROOT, PARTS = "root", "parts"
-KEY = "_key"  # of each element of a list: its row's key, as ids are written
+KEY = "_key"  # of each element of a list: its row's key, as in ids
 _CONFLICTS = 5
 
 JOINED_MAPPING: dict[str, Any] = {
@@ -34,8 +34,8 @@ JOINED_MAPPING: dict[str, Any] = {
     | {ROOT: {"type": "long"}, PARTS: {"type": "object", "enabled": False}}
 }
 
-# p: part, "" for the root's; k: key of a list's element, or null; v: version; d: deleted;
-# u: update only; f: floor; c: columns; n: the root's columns; t: now, ms.
+# p: part, "" for the root's; k: key of a list's element, or null; v: version; d: deleted; u: update
+# only; f: floor; c: columns; n: the root's columns; t: now, ms.
 SCRIPT = """
 Map s = ctx._source;
 if (s._tidelog?.parts == null) { s.clear(); s._tidelog = ['parts': [:]]; }
@@ -78,7 +78,8 @@ for (each in m.parts.values()) { if (((Number) each).longValue() > 0L) { live = 
 if (live) { m.remove('at'); } else { m.at = params.t; }
 """
 
-# What a truncate or a complete dump of one table removed, in all documents. p, f, n, t as above.
+# Removes, in all documents, the rows that a truncate or a complete dump of one table removed. p, f,
+# n, t as above.
 REMOVE_SCRIPT = """
 Map s = ctx._source;
 Map m = s._tidelog;
@@ -114,9 +115,10 @@ if (live) { m.remove('at'); } else { m.at = params.t; }
 class JoinedPart:
     """The part of a document that comes from one table.
 
-    ``name``: of the member that holds it; "" for the root, whose columns are the document's own.
-    ``key``: columns of the table that hold the root's key, in its order. ``many``: rows are the
-    elements of a list; else there is one.
+    Attributes:
+        name: name of its member; "" for the root, whose columns are the document's own.
+        key: columns of the table with the root's key, in its order.
+        many: whether rows are the elements of a list; else there is one row.
     """
 
     name: str
@@ -125,7 +127,7 @@ class JoinedPart:
 
 
 def script_id(script: str) -> str:
-    """A name that changes with the script."""
+    """Returns a name that changes with the script."""
     return "tidelog-" + hashlib.sha256(script.encode()).hexdigest()[:16]
 
 
@@ -138,13 +140,13 @@ def lines(
     only: pa.Array,
     at_ms: int,
 ) -> pa.StringArray:
-    """The two lines of each row's contribution in a bulk request.
+    """Returns the two lines of each row's contribution in a bulk request.
 
     Args:
         table: the rows' table.
-        part: what it is to the documents.
+        part: the table's part of the documents.
         rows: keyed rows (see `tidelog.outputs.Writer`).
-        floor: of the table; lower versions are gone.
+        floor: the table's floor; lower versions are deleted.
         only: bool[n], the row may only update.
         at_ms: now.
     """
@@ -155,7 +157,7 @@ def lines(
     keys: str | pa.Array = "null"
     if part.many:
         keys = json_values(documents.ids(rows, table.key))
-    return joined(
+    return join_texts(
         '{"update":{"_id":',
         json_values(documents.ids(rows, part.key)),
         f',"retry_on_conflict":{_CONFLICTS}}}}}\n{text},"k":',
@@ -167,36 +169,36 @@ def lines(
         ',"u":',
         pc.if_else(pc.and_not(only, deleted), "true", "false"),
         ',"c":',
-        pc.if_else(deleted, "{}", _told(rows, table.columns.names)),
+        pc.if_else(deleted, "{}", _known_columns(rows, table.columns.names)),
         '}},"scripted_upsert":true,"upsert":{}}\n',
     )
 
 
-def _told(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
-    """Each row as a JSON object of the columns that the log tells."""
+def _known_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
+    """Returns each row as a JSON object of the columns that the log has."""
     texts = [documents.json_texts(rows.column(name)) for name in names]
     labels = [json.dumps(name, ensure_ascii=False) + ":" for name in names]
     pieces: list[str | pa.Array] = []
     for number, (label, text) in enumerate(zip(labels, texts, strict=True)):
         pieces += [("," if number else "{") + label, text]
-    whole = joined(*pieces, "}")
+    whole = join_texts(*pieces, "}")
     partial = rows.column(CHANGE_MISSING).is_valid()
     if not partial.true_count:
         return whole
     spelled = []
     for number in np.flatnonzero(partial.to_numpy(zero_copy_only=False)).tolist():
-        untold = set(rows.column(CHANGE_MISSING)[number].as_py())
-        told = [
+        absent = set(rows.column(CHANGE_MISSING)[number].as_py())
+        members = [
             label + (text[number].as_py() or "null")
             for name, label, text in zip(names, labels, texts, strict=True)
-            if name not in untold
+            if name not in absent
         ]
-        spelled.append("{" + ",".join(told) + "}")
+        spelled.append("{" + ",".join(members) + "}")
     return pc.replace_with_mask(whole, partial, pa.array(spelled, pa.string()))
 
 
 def properties(part: JoinedPart, columns: dict[str, Any]) -> dict[str, Any]:
-    """The mapping of a table's columns, where they are in the document."""
+    """Returns the mapping of a table's columns, at their place in the document."""
     if not part.name:
         return columns
     if part.many:

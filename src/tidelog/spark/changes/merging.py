@@ -1,7 +1,7 @@
-"""Several folded batches, one after the other in log order → one row per key.
+"""Merges several folded batches, one after the other in log order, into one row per key.
 
-`tidelog.codecs.fold` settles a batch of records of one schema version. A range holds several: more
-than fit into memory at once, or written under several versions.
+`tidelog.codecs.fold` folds a batch of records of one schema version. A range has several batches:
+more than fit into memory at once, or records of several versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.codecs.missing_columns import missing_flags, missing_indices
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
 
-# Spark turns a batch into rows as a whole; a huge one costs memory in two processes at once.
+# Spark converts a batch to rows as a whole; a huge one costs memory in two processes at once.
 _BATCH_ROWS = 64_000
 
 _Rows = npt.NDArray[np.int64]
@@ -26,8 +26,8 @@ _Rows = npt.NDArray[np.int64]
 def combine(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch | None:
     """Fold ``batches`` (of the shape `changes`) to the newest row per match key of ``schema``.
 
-    A column that the newest row does not tell is the last one told by a row of the key since its
-    last delete. None if there are no rows.
+    A column that is missing in the newest row gets its last value from a row of the key since its
+    last delete. Returns None if there are no rows.
     """
     filled = [batch for batch in batches if batch.num_rows]
     if len(filled) < 2:
@@ -38,18 +38,18 @@ def combine(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Record
     missing = rows.column(CHANGE_MISSING)
     if missing.null_count == len(missing):
         return rows.take(pa.array(chosen))
-    return _filled(rows, schema, group, chosen)
+    return _fill_missing(rows, schema, group, chosen)
 
 
-def sliced(rows: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-    """``rows`` in pieces that Spark takes one by one."""
+def slices(rows: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+    """Yields ``rows`` in slices that Spark reads one by one."""
     for start in range(0, 0 if rows is None else rows.num_rows, _BATCH_ROWS):
         assert rows is not None
         yield rows.slice(start, _BATCH_ROWS)
 
 
 def _groups(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[_Rows, _Rows]:
-    """int64[n], each row's key as a number; int64[keys], each key's last row."""
+    """Returns int64[n], each row's key as a number; int64[keys], each key's last row."""
     n = rows.num_rows
     table = pa.Table.from_batches([rows.select(list(key))])
     table = table.append_column("_tidelog_row", pa.array(np.arange(n, dtype=np.int64)))
@@ -66,7 +66,7 @@ def _groups(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[_Rows, _Rows]:
     return group, newest
 
 
-def _filled(
+def _fill_missing(
     rows: pa.RecordBatch, schema: TableSchema, group: _Rows, chosen: _Rows
 ) -> pa.RecordBatch:
     deleted = pc.equal(rows.column(CHANGE_OP), "d").to_numpy(zero_copy_only=False)
@@ -76,10 +76,10 @@ def _filled(
     for index, column in enumerate(schema.columns):
         if not unknown[:, index].any():
             continue
-        # A delete tells of every column that it is gone: nothing older counts.
-        told = np.flatnonzero(~unknown[:, index] | deleted)
+        # A delete determines every column: nothing older counts.
+        known = np.flatnonzero(~unknown[:, index] | deleted)
         last = np.full(int(group.max()) + 1, -1, np.int64)
-        np.maximum.at(last, group[told], told)
+        np.maximum.at(last, group[known], known)
         of_chosen = last[group[chosen]]
         none = (of_chosen < 0) | (deleted[of_chosen] & ~deleted[chosen])
         still[:, index] = none

@@ -1,4 +1,4 @@
-"""Reads for verify give way to the application's locks, and are patient instead."""
+"""Retries reads for verify that wait for locks of the application."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ _PAUSE_S: Final = 0.2
 _Answer = TypeVar("_Answer")
 
 
-def while_busy(read: Callable[[], _Answer], patience_s: float = PATIENCE_S) -> _Answer:
-    """What ``read`` gives, tried again while another session holds a lock that it waits for.
+def retry_while_busy(read: Callable[[], _Answer], patience_s: float = PATIENCE_S) -> _Answer:
+    """Returns the result of ``read``, retried while another session holds a lock that it waits for.
 
-    A session of ours waits for a lock shorter than the server takes to look for a deadlock, so that
-    it never is the application's statement that is ended. DDL may take longer than that.
-
-    Raises ChunkBusyError once ``patience_s`` have passed.
+    A session of ours waits for a lock shorter than the server's deadlock timeout, so that the
+    server never aborts the application's statement. DDL may take longer than that. Raises
+    ChunkBusyError after ``patience_s``.
     """
     deadline = time.monotonic() + patience_s
     while True:

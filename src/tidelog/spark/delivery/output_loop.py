@@ -23,19 +23,19 @@ from tidelog.errors import (
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, OutputBatch, RejectingOutput
 from tidelog.spark.changes.batches import batch_of
-from tidelog.spark.datasource.partitions import admit, check_start
-from tidelog.spark.errors import SparkGoneError, known_failure, output_failed, spark_gone
+from tidelog.spark.datasource.partitions import end_of_batch, check_start
+from tidelog.spark.errors import SparkGoneError, known_error, output_error, spark_gone_error
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
-"""Between two reads of the end of a log whose storage charges nothing for them."""
+"""Seconds between two polls of the end of a log whose storage does not charge for them."""
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
-"""How long a batch may go on after the pipeline was asked to stop."""
+"""Seconds that a batch may continue after the pipeline was asked to stop."""
 LONG_S = 10.0
-"""A batch that takes longer is reported before its end."""
+"""Seconds after which a batch is reported before its end."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 
@@ -44,7 +44,7 @@ _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 class BatchProgress:
     """A batch that was delivered to ``output``: offsets ``[start, end)``.
 
-    ``number`` counts the batches of this run. ``rejected``: records that the destination refused,
+    ``number`` counts the batches of this run. ``rejected``: records that the destination rejected,
     in all runs. ``refused``: tables that are left out, and why.
     """
 
@@ -70,13 +70,13 @@ class RunningBatch:
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """See `tidelog.spark.delivery.run.run_pipeline`."""
+    """The options of `tidelog.spark.delivery.run.run_pipeline`."""
 
     once: bool
     max_batch_bytes: int
     trigger_s: float
     on_batch: Callable[[BatchProgress], None]
-    """Called when a batch was delivered; stores how far the output is."""
+    """Called when a batch was delivered; stores the output's progress."""
     on_failure: Callable[[str, TidelogError], None]
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
@@ -84,20 +84,20 @@ class LoopOptions:
     """Called with an output's batch that takes long, and with None when it has ended."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
-    """Requests dumps of tables that an output lacks."""
+    """Requests dumps of tables that are missing in an output."""
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None
-    """Requests, before a batch is written, the rows that its records do not hold in full."""
+    """Requests, before a batch is written, the rows that are incomplete in its records."""
 
 
 class OutputLoop:
-    """Delivers the log to one output and retries what may pass.
+    """Delivers the log to one output and retries transient errors.
 
     Args:
         log: the event log.
-        output: gets every batch.
-        done: everything before this offset was delivered in earlier runs.
-        options: of all outputs.
-        resume: what lies before this offset the output goes without: dumps repair it.
+        output: the output that receives every batch.
+        done: the offset up to which earlier runs have delivered everything.
+        options: the options of all outputs.
+        resume: the output skips everything before this offset: dumps repair it.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class OutputLoop:
 
     @property
     def name(self) -> str:
-        """The output's."""
+        """The output's name."""
         return self.output.name
 
     def prepare(self) -> None:
-        """Check the output. An error that may pass is reported only: `run` checks again."""
+        """Check the output. A transient error is only reported: `run` checks again."""
         try:
             self._prepare()
         except AccessRefusedError as error:  # at the start it ends the process
@@ -145,14 +145,15 @@ class OutputLoop:
         except TidelogError:
             raise
         except Exception as error:
-            found = known_failure(error)
+            found = known_error(error)
             if found is None:
                 raise
             raise type(found)(f"output {self.name}: {found}") from error
         self._prepared = True
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set or, with ``once``, everything is delivered that was in the log.
+        """Deliver until ``stop`` is set or, with ``once``, until everything is delivered that was
+        in the log.
 
         Raises the TidelogError that ended it, after as many retries as `_retries` returns.
         """
@@ -174,12 +175,12 @@ class OutputLoop:
                     self._prepared = False  # the next run checks the output again
                     raise
                 self._options.on_failure(self.name, error)
-                logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
+                logger.warning("the pipeline retries in %.0f s: %s", wait_s, error)
                 stop.wait(_spread(wait_s))
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     def _retries(self, error: TidelogError) -> float:
-        """How many retries may follow ``error`` without a batch between them."""
+        """Returns how many retries may follow ``error`` without a batch between them."""
         if isinstance(error, SparkGoneError):
             return _RETRIES_ONCE
         if error.policy is not Policy.RETRY:
@@ -189,8 +190,8 @@ class OutputLoop:
         return _RETRIES_BUSY if isinstance(error, OutputBusyError) else _RETRIES_ONCE
 
     def _deliver_watched(self, stop: threading.Event) -> None:
-        """`_deliver` in a thread of its own, so that a batch that hangs is reported, and left
-        behind once the lease is lost or it does not end in time. Raises what ended it.
+        """Run `_deliver` in its own thread, so that a batch that hangs is reported, and abandoned
+        if the lease is lost or it does not end in time. Raises the error that ended it.
         """
         ended_by: list[BaseException] = []
         abandoned = threading.Event()
@@ -217,7 +218,7 @@ class OutputLoop:
             raise ended_by[0]
 
     def _report_if_long(self, reported: RunningBatch | None) -> RunningBatch | None:
-        """Report a batch once when it has taken long, and its end. Returns the one reported."""
+        """Report once a batch that takes long, and its end. Returns the batch that was reported."""
         found = self._under_way
         if reported is not None and found is not reported:
             self._options.on_long_batch(self.name, None)
@@ -228,7 +229,7 @@ class OutputLoop:
         return found
 
     def _deliver(self, stop: threading.Event, abandoned: threading.Event) -> None:
-        """Batch after batch. Raises TidelogError."""
+        """Deliver batch after batch. Raises TidelogError."""
         options = self._options
         self._store(self._unstored)
         until = self._log.latest_offset() if options.once else None
@@ -245,9 +246,9 @@ class OutputLoop:
                 stop.wait(_POLL_S)
 
     def _next_end(self, until: int | None) -> int | None:
-        """Where the next batch ends; None: there is nothing to deliver.
+        """Returns the end of the next batch; None: there is nothing to deliver.
 
-        Raises OffsetGoneError, OffsetAheadError if the log does not continue at ours.
+        Raises OffsetGoneError, OffsetAheadError if the log does not continue at our offset.
         """
         start = self.done
         if until is None and not self._log.poll(start, _WAIT_S):
@@ -258,7 +259,7 @@ class OutputLoop:
             end = min(end, until)
         if end <= start:
             return None
-        return admit(
+        return end_of_batch(
             self._log,
             start,
             end,
@@ -274,15 +275,15 @@ class OutputLoop:
         rows = sum(by_table.values())
         self._under_way = RunningBatch(started, time.time_ns() // 1_000_000, rows)
         try:
-            if end > self._asked:  # a batch that failed is written again
+            if end > self._asked:  # a failed batch is written again
                 self._options.ask_for_rows(self.output, batch)
                 self._asked = end
             self.output.write(batch)
         except Exception as error:
-            raise _explained(error) from error
+            raise _error_to_raise(error) from error
         finally:
             self._under_way = None
-        if abandoned.is_set():  # another process may deliver by now
+        if abandoned.is_set():  # another process may deliver now
             return
         self._number += 1
         self.done = end
@@ -295,30 +296,30 @@ class OutputLoop:
         )
 
     def _store(self, progress: BatchProgress | None) -> None:
-        """Store how far the output is. Where that fails, the next run does it, if none later."""
+        """Store the progress. If that fails, a later batch or the next run stores it."""
         self._unstored = progress
         if progress is not None:
             self._options.on_batch(progress)
         self._unstored = None
 
     def _rejected(self) -> tuple[int, Mapping[str, str]]:
-        """Records, and tables."""
+        """Returns the number of rejected records, and the tables that are left out."""
         if not isinstance(self.output, RejectingOutput):
             return 0, {}
         return self.output.rejected(), self.output.refused_tables()
 
 
-def _explained(error: Exception) -> TidelogError:
-    """The error to raise for a batch that failed. The message of Spark's own errors may hold
-    values of rows: it stays the cause.
+def _error_to_raise(error: Exception) -> TidelogError:
+    """Returns the error to raise for a batch that failed. The message of Spark's own errors may
+    contain values of rows: they are only its cause.
     """
-    if (known := known_failure(error)) is not None:
+    if (known := known_error(error)) is not None:
         return known
-    if isinstance(error, ConnectionError | Py4JNetworkError):  # the JVM answers no call
-        return spark_gone()
-    return output_failed("a batch", error)
+    if isinstance(error, ConnectionError | Py4JNetworkError):  # the JVM does not answer
+        return spark_gone_error()
+    return output_error("a batch", error)
 
 
 def _spread(seconds: float) -> float:
-    """About ``seconds``, so that outputs that failed together do not retry together."""
+    """Returns about ``seconds``, so that outputs that failed together do not retry together."""
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - nothing is secret

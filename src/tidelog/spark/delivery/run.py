@@ -1,7 +1,6 @@
-"""The pipeline: delivers the event log to each output, in a loop of its own.
+"""The pipeline: delivers the event log to each output, in its own loop.
 
-Outputs do not wait for each other: what one of them can't take now, or is slow with, delays no
-other.
+Outputs do not wait for each other: one that fails or is slow delays no other.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What is not tried again by itself somebody has to mend; then the output goes on without a restart.
+# An error that is not transient needs an operator; after that the output continues without a
+# restart.
 _FIRST_RETRY_S, _LAST_RETRY_S = 60.0, 900.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 OnState = Callable[[str, BaseException | None], None]
 
 
 class Stream(Protocol):
-    """As `tidelog.spark.delivery.output_loop.OutputLoop`."""
+    """The interface of `tidelog.spark.delivery.output_loop.OutputLoop`."""
 
     @property
     def name(self) -> str: ...
@@ -51,9 +51,11 @@ class OutputGroup:
     """Runs the streams of a pipeline.
 
     Args:
-        on_state: called with an output's name and what stopped it, and with None once it goes on.
-        once: nothing that stopped is tried again.
-        retry_s: after how long what stopped is tried again, at first and at most.
+        on_state: called with an output's name and the error that stopped it, and with None once it
+            runs again.
+        once: whether no stopped stream is retried.
+        retry_s: seconds until the first retry of a stopped stream, and the most seconds between
+            retries.
     """
 
     def __init__(
@@ -70,18 +72,19 @@ class OutputGroup:
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
-    def moved(self, name: str) -> None:
-        """A batch was brought over to the output: if it had stopped, it goes on."""
+    def batch_delivered(self, name: str) -> None:
+        """Report that a batch was delivered to the output: if the output had stopped, it runs
+        again.
+        """
         with self._lock:
             if self._stopped.pop(name, None) is None:
                 return
-        logger.warning("output %s goes on", name)
+        logger.warning("output %s runs again", name)
         self._on_state(name, None)
 
     def run(self, streams: Sequence[Stream], stop: threading.Event) -> None:
-        """Until all have ended, or none goes on any more.
-
-        Raises what stopped the first of those that are stopped then.
+        """Run until all streams have ended, or all have stopped. Raises the error of the first
+        stopped one.
         """
         if len(streams) == 1:
             try:
@@ -118,31 +121,35 @@ class OutputGroup:
                 self._on_state(stream.name, error)
                 if alone:
                     self._ended.set()
-                if isinstance(error, LeaseLostError):  # of all of them
+                if isinstance(error, LeaseLostError):  # applies to all of them
                     self._ended.set()
                     stop.set()
                 ends = self._once or not isinstance(error, TidelogError)
                 if of > 1 and not alone:
-                    again = "" if ends else f"; it is tried again in {wait_s:.0f} s"
+                    again = "" if ends else f"; it is retried in {wait_s:.0f} s"
                     logger.error(
-                        "output %s has stopped, the others go on: %s%s", stream.name, error, again
+                        "output %s has stopped, the others continue: %s%s",
+                        stream.name,
+                        error,
+                        again,
                     )
-                if ends or self._waits(wait_s, stop):
+                if ends or self._ends_within(wait_s, stop):
                     return
                 wait_s = min(2 * wait_s, last_s)
             else:
                 return
 
-    def _waits(self, wait_s: float, stop: threading.Event) -> bool:
-        """Is there an end before the time is over?"""
-        for _ in range(max(1, round(wait_s / _LOOK_S))):
-            if self._ended.is_set() or stop.wait(_LOOK_S):
+    def _ends_within(self, wait_s: float, stop: threading.Event) -> bool:
+        """Wait until the time is over or the run ends. Returns True if it ends."""
+        for _ in range(max(1, round(wait_s / _POLL_S))):
+            if self._ended.is_set() or stop.wait(_POLL_S):
                 return True
         return self._ended.is_set()
 
 
-# Payload bytes of a batch. An output costs mostly by the keys that a batch touches, so larger ones
-# cost less a row; executors fold a batch in blocks, so its size is not what they need in memory.
+# Payload bytes of a batch. The cost of an output depends mostly on the keys in a batch, so larger
+# batches cost less per row; executors fold a batch in blocks, so its size does not determine their
+# memory.
 MAX_BATCH_BYTES = 512 << 20
 
 
@@ -167,44 +174,43 @@ def run_pipeline(
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
 ) -> int:
-    """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
-    everything is there that was in the log when it started.
+    """Deliver the event log to ``outputs``, until ``stop`` is set or, with ``once``, until
+    everything is delivered that was in the log at the start.
 
-    Each output has an offset of its own, which the log keeps (`tidelog.eventlog.consumers`). A new
-    output starts at the log's head; one that fails is retried by itself. One that can't continue
-    stops alone: it is retried now and then, and its error is raised when the others have ended.
+    Each output has its own offset, which the log keeps (`tidelog.eventlog.consumers`). A new output
+    starts at the log's head; one that fails is retried by itself. One that can't continue stops
+    alone: it is retried now and then, and its error is raised when the others have ended.
 
     Args:
         spark: any session.
         log_path: the event log's directory.
-        outputs: each gets every batch.
-        once: stop when caught up.
-        name: of the pipeline, a consumer of the log: retention waits for it. Outputs of a new name
-            start at the log's head, and skip what their destination holds.
-        consumers: of the log, if the caller keeps more of them than the log does.
+        outputs: outputs, each of which receives every batch.
+        once: whether to stop when everything is delivered.
+        name: name of the pipeline, a consumer of the log: retention waits for it. Outputs of a new
+            name start at the log's head, and skip what their destination has.
+        consumers: consumers of the log, if the caller keeps more of them than the log does.
         on_progress: called after each batch of each output, one call at a time.
-        stop: ends the run after the batches under way.
+        stop: ends the run after the current batches.
         max_batch_bytes: payload bytes of a batch.
-        trigger_s: least time between the starts of two batches of an output.
-        destinations: by output's name, where it writes: kept for other pipelines to see.
-        on_state: called when an output has stopped, with what stopped it, and when it goes on.
-        resume: by output's name, the offset at which one goes on that stands before it, where
-            retention removed the log: whole dumps make good what it lacks.
-        lease: of the pipeline, under which alone it writes.
+        trigger_s: least seconds between the starts of two batches of an output.
+        destinations: destination of each output, by name; stored for other pipelines.
+        on_state: called when an output has stopped, with its error, and when it runs again.
+        resume: by output's name, the offset at which an output resumes that is before it, where
+            retention removed the log: whole dumps repair the rows between.
+        lease: the pipeline's lease, without which it does not write.
         lost: set together with ``stop`` when the lease has ended: no batch is waited for.
-        is_paused: asked before each batch, which waits as long as it is so.
-        ask: asks for dumps of tables that an output, by name, left out and now takes.
-        ask_for_rows: asks, before a batch is written, for the rows that its records do not tell in
-            full and that the output may need.
+        is_paused: called before each batch, which waits while it returns True.
+        ask: requests dumps of tables that an output, by name, left out and now takes.
+        ask_for_rows: requests, before a batch is written, the rows that are incomplete in its
+            records and that the output may need.
 
-    Returns the offset below which everything was brought over.
-
-    Raises the TidelogError that stopped it, before anything is begun if an output can't be used.
+    Returns the offset below which everything was delivered. Raises the TidelogError that stopped
+    it, or, before the first batch, the error of an output that can't be used.
     """
     log = EventLog.open(log_path)
     register(spark)
     stop = stop or threading.Event()
-    book = _Book(
+    progress_store = _ProgressStore(
         log,
         consumers or Consumers(log.storage),
         name,
@@ -213,16 +219,16 @@ def run_pipeline(
         lease,
     )
 
-    def tell(output: str, error: BaseException | None) -> None:
-        book.note(output, error)
+    def report_state(output: str, error: BaseException | None) -> None:
+        progress_store.note(output, error)
         if on_state is not None:
             on_state(output, error)
 
-    together = OutputGroup(tell, once=once)
+    group = OutputGroup(report_state, once=once)
 
     def delivered(progress: BatchProgress) -> None:
-        book.delivered(progress)
-        together.moved(progress.output)
+        progress_store.delivered(progress)
+        group.batch_delivered(progress.output)
         if on_progress is not None:
             on_progress(progress)
 
@@ -231,23 +237,27 @@ def run_pipeline(
         max_batch_bytes,
         trigger_s,
         _one_at_a_time(delivered),
-        book.failed,
+        progress_store.failed,
         lost or threading.Event(),
         is_paused,
-        book.takes_long,
+        progress_store.report_long_batch,
         partial(_check_offsets, log, destinations or {}),
         ask,
         ask_for_rows,
     )
     loops = [
         OutputLoop(
-            log, output, book.offsets[output.name], options, (resume or {}).get(output.name, 0)
+            log,
+            output,
+            progress_store.offsets[output.name],
+            options,
+            (resume or {}).get(output.name, 0),
         )
         for output in outputs
     ]
     for loop in loops:
         loop.prepare()
-    together.run(loops, stop)
+    group.run(loops, stop)
     if once:
         _raise_if_refused(outputs)
     return min(loop.done for loop in loops)
@@ -264,8 +274,8 @@ def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchPr
 
 
 def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
-    """Raises OffsetAheadError if a destination holds more than the log: what comes from now on
-    would seem to be there.
+    """Raises OffsetAheadError if a destination is ahead of the log: new records would be skipped as
+    already written.
     """
     known = destinations.get(output.name)
     if known is None:
@@ -283,8 +293,8 @@ def _raise_if_refused(outputs: Sequence[Output]) -> None:
         raise NameRefusedError("; ".join(found))
 
 
-class _Book:
-    """How far each output is, for retention and for whoever waits for it."""
+class _ProgressStore:
+    """Stores the progress of each output, for retention and for programs that wait for it."""
 
     def __init__(
         self,
@@ -311,36 +321,36 @@ class _Book:
         before = {} if found is None else {**found.former, **found.destinations}
         self._former = {output: each for output, each in before.items() if output not in outputs}
         self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
-        # A version before this one noted one place for all: they know what they have, and go
-        # through the log once more, which must be there.
+        # Earlier versions stored one offset for all outputs: then outputs read the log once more,
+        # which must still have it, and skip what their destinations have.
         self._register()
 
     def note(self, output: str, error: BaseException | None) -> None:
-        """What stopped it; None: it goes on."""
+        """Store the error that stopped an output; None: it runs again."""
         with self._lock:
             self._stopped.pop(output, None)
             if error is not None:
                 self._stopped[output] = self._failed(output, error)
-            with suppress(TidelogError):  # the next batch notes it, and fails if it can't
+            with suppress(TidelogError):  # the next batch stores it, and fails if it can't
                 self._register()
 
     def failed(self, output: str, error: BaseException) -> None:
-        """What is tried again by itself."""
+        """Store an error that is retried."""
         with self._lock:
             self._failed(output, error)
             with suppress(TidelogError):  # as above
                 self._register()
 
-    def takes_long(self, output: str, batch: RunningBatch | None) -> None:
-        """A batch is under way, as those who look may want to know by now; None: it has ended."""
+    def report_long_batch(self, output: str, batch: RunningBatch | None) -> None:
+        """Store that a batch takes long, for status displays; None: it has ended."""
         with self._lock:
             before = self._delivered[output]
             if batch is None:
                 self._delivered[output] = replace(before, begun_ms=None)
-                return  # noted with what comes next
+                return  # stored with the next batch
             failed_ms = 0 if before.failure is None else before.failure.since_ms
             if max(before.committed_ms or 0, failed_ms) >= batch.begun_ms:
-                return  # it has ended meanwhile
+                return  # it has ended
             self._delivered[output] = replace(
                 before, begun_ms=batch.begun_ms, begun_records=batch.records
             )
@@ -348,8 +358,8 @@ class _Book:
                 self._register()
 
     def delivered(self, progress: BatchProgress) -> None:
-        """Store that a batch was delivered, and where its output continues. Where that fails it may
-        be called again.
+        """Store that a batch was delivered, and the output's new offset. If that fails, it may be
+        called again.
         """
         with self._lock:
             if self.offsets[progress.output] != progress.end:

@@ -1,4 +1,4 @@
-"""Records → the shape `events`: every change as a row, column-wise, on executors."""
+"""Converts records to the shape `events`: every change as a row, column by column, on executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
 def events_batch(
     records: pa.RecordBatch, written: TableSchema, target: TableSchema, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
+    """Returns records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
     ``target``.
     """
     decoded = decode(records, written, target=target)

@@ -1,8 +1,8 @@
 """Spark's Python worker daemon, warmed up (``spark.python.daemon.module`` of our session).
 
-The daemon forks a worker per task slot: what it has imported and compiled, they have. Spark runs
-one daemon per worker module (``sys.argv[1]``): the executors' one gets the decoder, those that plan
-reads only the source.
+The daemon forks a worker per task slot, which inherits everything that it has imported and
+compiled. Spark runs one daemon per worker module (``sys.argv[1]``): that of executors imports the
+decoder, those that plan reads only the source.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CELLS = {
 
 
 def warm_up() -> None:
-    """Decode and fold one made-up record that has a column of every type."""
+    """Decode and fold one artificial record with a column of every type."""
     columns = tuple(Column(kind, 0, -1, kind, kind) for kind in _CELLS)
     schema = TableSchema(
         TableName("warm", "up"), 1, columns, ("int64",), ("int64",), "d", "pgoutput", 1
@@ -53,7 +53,7 @@ def warm_up() -> None:
 
 
 def _preload(worker_module: str) -> None:
-    """A failure shows where the thing is used, not here."""
+    """Import and compile early. An error appears where the module is used, not here."""
     with contextlib.suppress(ImportError):
         import tidelog.spark.datasource.source  # noqa: F401
 
@@ -64,7 +64,7 @@ def _preload(worker_module: str) -> None:
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    # The JVM reads the daemon's port from its standard output: nothing else may stand there.
+    # The JVM reads the daemon's port from its standard output: nothing else may be written there.
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
         _preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")

@@ -1,7 +1,7 @@
-"""Is there what a Spark session needs? Asked before anything else is begun.
+"""Checks that everything is installed that a Spark session needs, before anything else starts.
 
-pyspark is an extra and Java comes from the system, so a new machine may lack either; Spark itself
-tells of it late, on standard error, and by exceptions that say little.
+pyspark is an extra and Java comes from the system, so a new machine may have neither; Spark itself
+reports that late, on standard error, and by exceptions that explain little.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ TESTED: Final = ("4.0", "4.1", "4.2", "4.3")
 """Minor versions of Spark, each in an environment of its own: `make test-sparks`."""
 JAVA_MIN = 17
 _JAVA_MAX: Final = {"4.0": 23, "4.1": 23}
-"""By minor version of Spark. Their Hadoop, 3.4, calls ``Subject.getSubject``, which Java 24 took
-away (JEP 486).
-"""
-_REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark looks for them
+"""By minor version of Spark. Their Hadoop, 3.4, calls ``Subject.getSubject``, which Java 24 removed
+(JEP 486)."""
+_REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark reads them
 _INSTALL_JAVA = (
     f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"
 )
@@ -41,8 +40,8 @@ def check_pyspark(extra: str = "spark") -> None:
 
 
 def check_spark_runs(extra: str = "spark") -> None:
-    """Raises MissingExtraError or MissingProgramError unless a session can be started here, or one
-    is running; UsageError where pyspark is too old, or sessions are those of Spark Connect: outputs
+    """Raises MissingExtraError or MissingProgramError unless a session can be started here, or is
+    running; UsageError where pyspark is too old, or sessions are those of Spark Connect: outputs
     call Spark's JVM, which these don't reach.
     """
     check_pyspark(extra)
@@ -72,15 +71,15 @@ def _number(minor: str) -> tuple[int, ...]:
 
 
 def versions() -> str:
-    """Of what sessions are of, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
+    """Returns the versions that sessions use, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
     import pyspark
 
     java = _version(java_program() or "java")
     return f"pyspark {pyspark.__version__}, Java {java or '(of the session)'}, Python {_PYTHON}"
 
 
-def untested() -> Iterator[str]:
-    """What of them is no version that Tidelog is tested with, or PySpark is made for."""
+def untested_versions() -> Iterator[str]:
+    """Yields the versions that Tidelog is not tested with, or PySpark is not made for."""
     from tidelog.spark.sessions.versions import SPARK_VERSION
 
     if SPARK_VERSION not in TESTED:
@@ -96,8 +95,8 @@ def untested() -> Iterator[str]:
 
 
 def check_java() -> None:
-    """Raises MissingProgramError unless the Java that Spark would take is there and one that it
-    runs on.
+    """Raises MissingProgramError unless the Java that Spark would use exists and Spark runs
+    on it.
     """
     home, java = os.environ.get("JAVA_HOME"), java_program()
     if java is None:
@@ -108,7 +107,7 @@ def check_java() -> None:
     version = _version(java)
     if version is None and home:
         raise MissingProgramError(
-            f"Spark needs Java {JAVA_MIN} or later, and JAVA_HOME={home} holds none that runs: "
+            f"Spark needs Java {JAVA_MIN} or later, and JAVA_HOME={home} has none that runs: "
             f"unset JAVA_HOME, or set it to one; to install one: {_INSTALL_JAVA}"
         )
     if version is None:
@@ -131,27 +130,29 @@ def check_java() -> None:
 
 
 def java_program() -> str | None:
-    """The Java that Spark takes: ``$JAVA_HOME/bin/java``, else ``java`` from the PATH, as its
-    `bin/spark-class` has it. None: there is none.
+    """Returns the Java that Spark uses: ``$JAVA_HOME/bin/java``, else ``java`` from the PATH, as in
+    its `bin/spark-class`. None: there is none.
     """
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
 def _version(java: str) -> int | None:
-    """Its feature release, e.g. 17, also for ``1.8.0``; None if it does not run."""
+    """Returns its feature release, e.g. 17, also for ``1.8.0``; None if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603
             [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    told = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(told[1]) if told and not done.returncode else None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found and not done.returncode else None
 
 
 def _is_running() -> bool:
-    """Has this process a session (a notebook's, say)? Whatever started it found its Java."""
+    """Has this process a session (a notebook's, say)? The program that started it found its
+    Java.
+    """
     if "pyspark.sql" not in sys.modules:
         return False
     from pyspark import SparkContext

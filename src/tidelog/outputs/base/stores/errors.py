@@ -1,4 +1,4 @@
-"""What a file system refuses, as an error of the output."""
+"""Turns errors of a file system into errors of the output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tidelog.errors import OutputError
 
 
 @contextmanager
-def failing(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
-    """An OSError becomes an OutputError: ``name`` can't be ``what``. ``passed`` are let through."""
+def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
+    """Turn an OSError into an OutputError: ``name`` can't be ``what``. Errors of the types
+    ``passed`` pass unchanged.
+    """
     try:
         yield
     except passed:
@@ -21,5 +23,5 @@ def failing(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of an error, without paths."""
+    """Returns the system's text for an error, without paths."""
     return os.strerror(error.errno) if error.errno else type(error).__name__

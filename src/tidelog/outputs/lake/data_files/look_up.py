@@ -1,4 +1,4 @@
-"""HOT PATH. Where the rows of given keys are."""
+"""HOT PATH. Finds the rows of given keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from tidelog.outputs.lake.data_files.keys import KeyQuery, SortedKeys, partition
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.delta_log.actions import DataFile
 
-# Some writers keep bounds of decimals as doubles.
+# Some writers store bounds of decimals as doubles.
 _DECIMAL_SLACK = Decimal("1E-15")
 
 
-def may_hold(files: Sequence[DataFile], keys: KeyQuery, layout: FileLayout) -> list[DataFile]:
-    """Those of ``files`` that can have a row of a key, by their partition and their statistics."""
+def files_to_search(
+    files: Sequence[DataFile], keys: KeyQuery, layout: FileLayout
+) -> list[DataFile]:
+    """Returns those of ``files`` that can have a row of a key, by their partition and their
+    statistics.
+    """
     return [file for file in files if _may_hold(file, keys, layout)]
 
 
@@ -51,7 +55,7 @@ def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any])
     if least is None:
         return True
     if pa.types.is_timestamp(column.type):
-        greatest += 999  # milliseconds are rounded down by most writers
+        greatest += 999  # most writers round milliseconds down
     elif pa.types.is_decimal(column.type):
         least -= abs(least) * _DECIMAL_SLACK
         greatest += abs(greatest) * _DECIMAL_SLACK
@@ -59,7 +63,7 @@ def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any])
 
 
 def _bound(value: Any, kind: pa.DataType) -> Any:
-    """As `canonical` has values; None: such bounds say nothing."""
+    """Returns a bound in the form of `canonical`; None: a bound of this type is of no use."""
     if pa.types.is_integer(kind):
         return int(value)
     if pa.types.is_decimal(kind):
@@ -87,8 +91,8 @@ class FoundRows:
     keys: np.ndarray
 
 
-class RowLookUp:
-    """Looks keys up in the files of a table at ``store``."""
+class RowFinder:
+    """Looks up keys in the files of a table at ``store``."""
 
     def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache) -> None:
         self._store = store
@@ -97,13 +101,13 @@ class RowLookUp:
         self._reader = DataFileReader(store, layout)
 
     def find(self, files: Sequence[DataFile], keys: KeyQuery) -> list[FoundRows]:
-        """All live rows of ``keys`` in ``files``; files without any are left out.
+        """Returns all live rows of ``keys`` in ``files``; files without any are left out.
 
         Raises:
             OutputError, StorageError: a file can't be read.
         """
         found = []
-        for file in may_hold(files, keys, self._layout):
+        for file in files_to_search(files, keys, self._layout):
             wanted = keys.within(partition_of(file.partition_values, self._layout))
             assert wanted is not None
             rows, numbers = self._find(file, wanted)
@@ -134,7 +138,7 @@ class RowLookUp:
 
 
 def _among(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """bool[n]: which rows are among the sorted ``chosen`` ones."""
+    """Returns bool[n]: which rows are among the sorted ``chosen`` ones."""
     if not len(chosen):
         return np.zeros(len(rows), np.bool_)
     found: np.ndarray = chosen[np.searchsorted(chosen[:-1], rows)] == rows

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.stores.errors import failing
+from tidelog.outputs.base.stores.errors import file_errors
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.key_index import index_keys
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
@@ -35,11 +35,11 @@ _FIRST_YEAR, _END_YEAR = np.datetime64("0001", "Y"), np.datetime64("10000", "Y")
 
 
 def file_statistics(rows: pa.Table, layout: FileLayout) -> str:
-    """The JSON text of a file's statistics.
+    """Returns the JSON text of a file's statistics.
 
     Args:
-        rows: of the file, by the table's names; their types are the layout's.
-        layout: says which columns are counted.
+        rows: rows of the file, by the table's names, with the layout's types.
+        layout: the layout, which names the columns with statistics.
     """
     nulls, least, greatest = [], [], []
     for name in layout.statistics:
@@ -67,7 +67,9 @@ def has_bounds(kind: pa.DataType) -> bool:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
-    """Minimum and maximum as JSON; None where they can't be said, or would not be bounds."""
+    """Returns minimum and maximum as JSON; None where they can't be written, or would not be
+    bounds.
+    """
     kind = column.type
     if not has_bounds(kind):
         return None
@@ -75,7 +77,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
-    # NaN is above all else to Spark, and JSON has no word for it.
+    # To Spark NaN is greater than all other values, and JSON can't express it.
     elif pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
         return None
     found = pc.min_max(column)
@@ -83,7 +85,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
     if least is None:
         return None
     if pa.types.is_string(kind):
-        return _quoted(least[:_MOST_CHARACTERS]), _quoted(_cut_above(greatest))
+        return _quoted(least[:_MOST_CHARACTERS]), _quoted(_upper_bound(greatest))
     if pa.types.is_date32(kind):
         return _times(least, greatest, "D", "")
     if pa.types.is_timestamp(kind):
@@ -91,14 +93,14 @@ def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
     if pa.types.is_decimal(kind):
         return f"{least:f}", f"{greatest:f}"
     if pa.types.is_floating(kind):
-        # Readers may tell the zeros apart, and put the negative one first.
+        # Readers may distinguish the zeros, and sort the negative one first.
         bounds = least or -0.0, greatest or 0.0
         return None if np.isinf(bounds).any() else (repr(bounds[0]), repr(bounds[1]))
     return str(least), str(greatest)
 
 
 def _times(least: int, greatest: int, unit: str, zone: str) -> tuple[str, str] | None:
-    """None outside the years that every reader can read."""
+    """Returns the bounds as JSON texts; None outside the years that every reader can read."""
     bounds = np.array([least, greatest]).astype(f"M8[{unit}]")
     if bounds[0] < _FIRST_YEAR or bounds[1] >= _END_YEAR:
         return None
@@ -106,8 +108,8 @@ def _times(least: int, greatest: int, unit: str, zone: str) -> tuple[str, str] |
     return f'"{found[0]}{zone}"', f'"{found[1]}{zone}"'
 
 
-def _cut_above(text: str) -> str:
-    """A short text that is not less."""
+def _upper_bound(text: str) -> str:
+    """Returns a short text that is not less."""
     end = _MOST_CHARACTERS
     while end < len(text) and text[end] == _LAST_CHARACTER:
         end += 1
@@ -131,10 +133,10 @@ class ParquetFileWriter:
     """Writes files of a table. Used by one thread at a time.
 
     Args:
-        store: at the table's place.
-        layout: of its files.
-        max_rows: of a file.
-        cache: gets the key indexes of the files.
+        store: the store at the table's location.
+        layout: the layout of its files.
+        max_rows: the most rows of a file.
+        cache: receives the key indexes of the files.
     """
 
     def __init__(
@@ -152,18 +154,18 @@ class ParquetFileWriter:
         self._number = 0
 
     def write(self, rows: pa.Table, *, sorted_by_key: bool = False) -> list[DataFile]:
-        """Write ``rows`` to as many files as they need; those are durable then.
+        """Write ``rows`` to as many files as they need, durably, and return the files.
 
         Args:
-            rows: with all columns of the layout's schema, in any order.
-            sorted_by_key: the rows of each partition are in the order of the key already.
+            rows: rows with all columns of the layout's schema, in any order.
+            sorted_by_key: whether the rows of each partition are sorted by the key already.
 
         Raises:
-            OutputRefusedError: a value is null where its column can't be, or can't be in a
+            OutputRefusedError: a value is null where its column can't be, or is impossible in a
                 partition.
-            OutputError, StorageError: a file can't be written. None is left.
+            OutputError, StorageError: a file can't be written. No file is left.
         """
-        rows = self._conformed(rows)
+        rows = self._cast_rows(rows)
         names: list[str] = []
         found = []
         try:
@@ -177,7 +179,7 @@ class ParquetFileWriter:
             raise
         return found
 
-    def _conformed(self, rows: pa.Table) -> pa.Table:
+    def _cast_rows(self, rows: pa.Table) -> pa.Table:
         schema = self._layout.schema
         rows = rows.select(schema.names)
         if not rows.schema.equals(schema):
@@ -193,7 +195,7 @@ class ParquetFileWriter:
     def _partitions(
         self, rows: pa.Table, sorted_by_key: bool
     ) -> Iterator[tuple[_Partition, pa.Table]]:
-        """Rows by partition, each in the order of the key."""
+        """Yields rows by partition, each sorted by the key."""
         columns = [self._layout.column(name) for name in self._layout.partitions]
         if not rows.num_rows:
             return
@@ -221,7 +223,7 @@ class ParquetFileWriter:
             )
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Rows by file, as many for each."""
+        """Yields rows by file, equally many for each."""
         most = min(self._max_rows, max(1, _MOST_BYTES // _row_bytes(rows)))
         count = -(-rows.num_rows // most)
         size = -(-rows.num_rows // count)
@@ -246,13 +248,13 @@ class ParquetFileWriter:
         )
         with (
             self._store.open_output(name) as sink,
-            failing(f"{self._store.path}/{name}", "written"),
+            file_errors(f"{self._store.path}/{name}", "written"),
         ):
             with pq.ParquetWriter(
                 sink,
                 table.schema,
                 compression="zstd",
-                use_dictionary=_repeating(table),
+                use_dictionary=_dictionary_columns(table),
                 write_statistics=self._group_statistics(),
                 store_schema=False,
                 store_decimal_as_integer=True,
@@ -273,7 +275,9 @@ class ParquetFileWriter:
         )
 
     def _group_statistics(self) -> list[str]:
-        """Floats have none: those of Parquet pass over NaN, which to Spark is above all else."""
+        """Floats have no statistics: those of Parquet ignore NaN, which Spark sorts above all other
+        values.
+        """
         columns = map(self._layout.column, self._layout.statistics)
         return [each.physical for each in columns if not pa.types.is_floating(each.type)]
 
@@ -296,22 +300,22 @@ def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return rows.take(order)
 
 
-def _repeating(table: pa.Table) -> list[str]:
-    """Columns, and members of structs, of which a dictionary makes files smaller. To try one for
-    each costs much.
+def _dictionary_columns(table: pa.Table) -> list[str]:
+    """Returns the columns, and members of structs, for which a dictionary makes files smaller.
+    Trying one for each costs much.
     """
     head = table.slice(0, _SAMPLE)
     found: list[str] = []
     for field in head.schema:
-        _add_repeating(head[field.name], field.name, found)
+        _add_dictionary_columns(head[field.name], field.name, found)
     return found
 
 
-def _add_repeating(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
+def _add_dictionary_columns(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
     kind = values.type
     if pa.types.is_struct(kind):
         for at, member in enumerate(kind):
-            _add_repeating(pc.struct_field(values, at), f"{path}.{member.name}", found)
+            _add_dictionary_columns(pc.struct_field(values, at), f"{path}.{member.name}", found)
         return
     text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     if text and pc.count_distinct(values).as_py() * 2 < len(values):

@@ -1,4 +1,4 @@
-"""Do Delta tables hold all of an event log? Known by their own logs, without Spark."""
+"""Checks whether Delta tables have all of an event log, by their own logs, without Spark."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tidelog.spark.datasource.partitions import schemas_now
 from tidelog.spark.transforms import destination_name
 
 
-def holds_all(
+def has_whole_log(
     log: LogExtent, root: str, output: str, tables: Sequence[str], options: DeltaOptions
 ) -> bool:
-    """See `tidelog.ports.IdleOutputKind`. A table is as far as its last batch with rows of it: the
-    log must have none behind that, nor the end of a dump, which removes rows.
+    """See `tidelog.ports.IdleOutputKind`. A table's offset is the end of its last batch with rows
+    of it: beyond it the log must have no rows of the table, and no end of a dump, which removes
+    rows.
     """
     if RefusedNames(log.state, log.generation, output).messages():
         return False
@@ -43,7 +44,7 @@ def holds_all(
         if exists:
             ends[str(table)] = since
             copy.check_ours(table, log.generation)
-            if copy.restored(application, since) is not None or not copy.deletes_are_settled():
+            if copy.find_restore(application, since) is not None or not copy.deletes_are_settled():
                 return False
     batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
     return not any(

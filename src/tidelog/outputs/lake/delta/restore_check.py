@@ -1,9 +1,9 @@
-"""Was a Delta table restored to an older version? Its own commits say.
+"""Finds out from a Delta table's commits whether it was restored to an older version.
 
-RESTORE brings back rows and properties, and leaves the transaction versions, by which we know how
-far a table is. So each of our commits carries a note (``userMetadata``, which DESCRIBE HISTORY
-shows): how far the rows are with it, and up to which version it is known that nothing was restored.
-From the newest commit backward, the first note or RESTORE says how far the rows are.
+RESTORE brings back rows and properties, but keeps the transaction versions, by which we know a
+table's offset. So each of our commits has a note (``userMetadata``, which DESCRIBE HISTORY shows):
+the offset of the rows with it, and the version up to which no RESTORE is left to be handled.
+Reading backward from the newest commit, the first note or RESTORE gives the rows' offset.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-# A RESTORE by timestamp tells none of its time zone: taken too early, more comes again, no less.
+# A RESTORE by timestamp has no time zone: if we assume a time that is too early, more rows are
+# written again, never too few.
 _ZONES = timedelta(hours=15)
 
 
 @dataclass(frozen=True)
 class DeltaCommit:
-    """What Delta's log says of a commit; ``note``: ours, if it has one."""
+    """A commit in Delta's log; ``note``: Tidelog's note, if it has one."""
 
     version: int
     timestamp_ms: int
@@ -31,9 +32,9 @@ class DeltaCommit:
 
     @classmethod
     def parse(cls, version: int, info: dict[str, Any]) -> DeltaCommit:
-        """From the action ``commitInfo``."""
+        """Returns the commit of the action ``commitInfo``."""
         note: Any = None
-        with suppress(ValueError):  # somebody else's
+        with suppress(ValueError):  # another writer's text
             note = json.loads(info.get("userMetadata") or "null")
         return cls(
             version,
@@ -46,8 +47,8 @@ class DeltaCommit:
 
 @dataclass(frozen=True)
 class RestoreState:
-    """How far the rows are: ``offset``, None if no commit tells. ``restored``: the version that a
-    RESTORE made, which decided it; None if none did.
+    """The offset of the rows, None if no commit gives it. ``restored``: the version of the RESTORE
+    that decided it; None if none did.
     """
 
     offset: int | None
@@ -55,21 +56,21 @@ class RestoreState:
 
 
 def note(application: str, end: int, checked: int) -> str:
-    """For a commit after which the rows are those of ``end``; nothing between ``checked``, a
-    version, and the time when it began, was restored.
+    """Returns the note for a commit after which the rows are those of offset ``end``. Nothing was
+    restored between version ``checked`` and the commit's start.
     """
     return json.dumps({"tidelog": application, "end": end, "checked": checked})
 
 
-def standing(
+def restore_state(
     read: Callable[[int], DeltaCommit | None], version: int, application: str
 ) -> RestoreState:
-    """How far the rows of ``version`` are; ``read`` gives a version's commit, None where it is gone
-    from the log.
+    """Returns the offset of the rows at ``version``; ``read`` returns a version's commit, or None
+    if it was removed from the log.
     """
     restored: int | None = None
     at = version
-    # However many there are: others' OPTIMIZE and VACUUM are three commits each time.
+    # Without a limit: each OPTIMIZE and VACUUM of others adds three commits.
     while at >= 0:
         commit = read(at)
         if commit is None:
@@ -92,7 +93,7 @@ def standing(
 def _restored_in(
     read: Callable[[int], DeltaCommit | None], checked: int, version: int
 ) -> int | None:
-    """The newest RESTORE between the two, which are no part of it."""
+    """Returns the newest RESTORE between the two versions, both excluded."""
     for at in range(version - 1, checked, -1):
         commit = read(at)
         if commit is not None and commit.operation == "RESTORE":
@@ -101,12 +102,12 @@ def _restored_in(
 
 
 def _target(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
-    """The version that was restored, or one before it."""
+    """Returns the version that was restored, or one before it."""
     named = restore.parameters.get("version")
     if named is not None:
         return int(named)
     try:
-        # As Spark takes it: a date, or a date and a time, whatever stands behind them.
+        # As Spark parses it: a date, or a date and a time; any text after them is ignored.
         text = str(restore.parameters.get("timestamp")).strip().replace(" ", "T")[:19]
         until = datetime.fromisoformat(text).replace(tzinfo=UTC) - _ZONES
     except ValueError:

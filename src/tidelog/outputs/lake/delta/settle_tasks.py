@@ -1,6 +1,7 @@
-"""What executors do for a Delta output: read a range, settle it with a copy's files, rewrite files.
+"""Executor tasks of a Delta output: they read a range, settle it with a copy's files, rewrite
+files.
 
-A task writes data files, which nobody sees before the driver commits them.
+A task writes data files, which are invisible until the driver commits them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.system import failpoints
 
-# So much of the changes is settled at once.
+# Bytes of changes that are settled at once.
 _PART_BYTES = 128 << 20
 
 
@@ -45,10 +46,10 @@ class CopyFiles:
     """A copy as tasks see it.
 
     Attributes:
-        place: names it in messages.
-        store: where it is.
-        layout: of its files.
-        files: all that it has.
+        place: its location, for messages.
+        store: the store of its files.
+        layout: the layout of its files.
+        files: all its files.
         options: how changes are settled with them.
         armed: the driver's failpoints, for tests that kill executors.
     """
@@ -67,7 +68,7 @@ class RangeOfTable:
 
     Attributes:
         log_path, generation: of the log.
-        schema: what records are decoded to.
+        schema: the schema that records are decoded to.
         refs: segments, in log order.
     """
 
@@ -79,15 +80,15 @@ class RangeOfTable:
 
 @dataclass(frozen=True)
 class SettleWork:
-    """Changes that one task brings over.
+    """The changes that one task settles.
 
     Attributes:
-        copy: where to.
-        rows: where they are read; None: there are none, or Spark gives them.
-        columns: names of those that are delivered.
-        deleted_below: rows of a lower version are gone from the source.
-        alone: no other task settles changes of this copy, so what becomes of its files can be
-            decided at once.
+        copy: the copy that receives them.
+        rows: the range to read; None: there is none, or Spark delivers the rows.
+        columns: names of the delivered columns.
+        deleted_below: rows of a lower version were deleted in the source.
+        alone: whether no other task settles changes of this copy, so that this task can also change
+            its files.
     """
 
     copy: CopyFiles
@@ -97,13 +98,13 @@ class SettleWork:
     alone: bool = True
 
     def run(self) -> SettleResult:
-        """One task, or a part of one."""
-        return attempted(self.copy, lambda: _settled(self, None))
+        """Run one task, or a part of one."""
+        return result_or_error(self.copy, lambda: _settle_work(self, None))
 
 
 @dataclass(frozen=True)
 class SettleResult:
-    """What came of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
+    """The result of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
 
     settled: Settled | None = None
     files: FileChanges | None = None
@@ -111,13 +112,13 @@ class SettleResult:
 
 
 class TableWrite(Protocol):
-    """What a task does for one table."""
+    """The work of a task for one table."""
 
     def run(self) -> SettleResult: ...
 
 
 def write_tables(works: Sequence[TableWrite]) -> list[SettleResult]:
-    """One task: its works one after the other. An error of one does not touch the others."""
+    """Run a task's works one after the other. An error of one does not affect the others."""
     return [work.run() for work in works]
 
 
@@ -128,18 +129,18 @@ class SettlePartition:
     work: SettleWork
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> SettleResult:
-        return attempted(self.work.copy, lambda: _settled(self.work, batches))
+        return result_or_error(self.work.copy, lambda: _settle_work(self.work, batches))
 
 
 @dataclass(frozen=True)
 class RewriteWork:
-    """Files to be written anew, or freed of rows that died.
+    """Files to rewrite, or to remove deleted rows from.
 
     Attributes:
-        copy: whose; ``copy.files`` are the files.
-        dead: by path, the rows to leave out (see `Settled`); empty: those of the vectors alone.
-        null_columns: become null.
-        drop_deleted: rows that are marked as deleted are left out.
+        copy: the copy; ``copy.files`` are the files.
+        dead: by path, the rows to leave out (see `Settled`); empty: only those of the vectors.
+        null_columns: columns whose values become null.
+        drop_deleted: whether rows that are marked as deleted are left out.
     """
 
     copy: CopyFiles
@@ -149,7 +150,7 @@ class RewriteWork:
 
 
 def rewrite_files(work: RewriteWork) -> FileChanges:
-    """One task."""
+    """Run one task."""
     copy = work.copy
     with failpoints.arm(failpoints.parse(copy.armed)), without_values(f"rewriting {copy.place}"):
         failpoints.hit("lake.task.rewrite")
@@ -168,8 +169,8 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         )
 
 
-def attempted(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
-    """What ``write`` returns, or its error, which tells no values."""
+def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
+    """Returns the result of ``write``, or its error, without values."""
     with failpoints.arm(failpoints.parse(copy.armed)):
         try:
             with without_values(f"writing {copy.place}"):
@@ -178,10 +179,10 @@ def attempted(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResul
             return SettleResult(error=error)
 
 
-def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
+def _settle_work(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
     copy, cache = work.copy, shared_cache()
-    settled = _settled_in_parts(work, batches, cache)
+    settled = _settle_parts(work, batches, cache)
     failpoints.hit("output.task.written")
     if not work.alone:
         return SettleResult(settled)
@@ -191,11 +192,11 @@ def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     return SettleResult(settled, replaced)
 
 
-def _settled_in_parts(
+def _settle_parts(
     work: SettleWork, batches: Iterable[pa.RecordBatch] | None, cache: KeyIndexCache
 ) -> Settled:
-    """Many changes by parts, which have keys of their own, as each is copied some times. Who
-    removes rows below a version needs all at once.
+    """Settle many changes in parts with distinct keys, since each part is copied several times.
+    Removing rows below a version needs all changes at once.
     """
     copy, below = work.copy, work.deleted_below
     given = _read(work.rows) if batches is None else batches
@@ -220,24 +221,26 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
 
 
 def read_range(rows: RangeOfTable, shape: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The range in a shape of the source, ``schema`` in Spark's types, in the log's order."""
+    """Yields the range in a shape of the source, ``schema`` in Spark's types, in the log's
+    order.
+    """
     from tidelog.spark.datasource import executor
-    from tidelog.spark.datasource.source import opened_log
+    from tidelog.spark.datasource.source import cached_log
 
     options = {"path": rows.log_path, "shape": shape, "table": str(rows.schema.table)}
     plan = ReadPlan(SourceOptions.parse(options), rows.schema, schema)
-    return executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
+    return executor.batches(plan, cached_log(rows.log_path, rows.generation), rows.refs)
 
 
 @dataclass(frozen=True)
 class AppendWork:
-    """Changes that one task appends.
+    """The changes that one task appends.
 
     Attributes:
-        table: where to; its files are not asked for.
+        table: the table that receives them; its files are not used.
         source: name of the source's table.
-        rows: where they are read; None: there are none.
-        dumps: for each dump of the whole table that is complete, the version where it began.
+        rows: the range to read; None: there is none.
+        dumps: for each complete dump of the whole table, the version where it began.
     """
 
     table: CopyFiles
@@ -246,11 +249,11 @@ class AppendWork:
     dumps: tuple[int, ...] = ()
 
     def run(self) -> SettleResult:
-        """One task, or a part of one."""
-        return attempted(self.table, lambda: _appended(self))
+        """Run one task, or a part of one."""
+        return result_or_error(self.table, lambda: _append_changes(self))
 
 
-def _appended(work: AppendWork) -> SettleResult:
+def _append_changes(work: AppendWork) -> SettleResult:
     failpoints.hit("output.task.open")
     table = work.table
     added = RowBuffer(ParquetFileWriter(table.store, table.layout))
@@ -258,10 +261,10 @@ def _appended(work: AppendWork) -> SettleResult:
     if work.rows is not None:
         shape = shapes.typed(work.rows.schema, None)
         for batch in read_range(work.rows, "typed", shape):
-            added.add(_of_table(batch, table.layout.schema))
+            added.add(_to_table(batch, table.layout.schema))
             count += batch.num_rows
     if work.dumps:
-        added.add(_of_table(_complete_dumps(work), table.layout.schema))
+        added.add(_to_table(_complete_dumps(work), table.layout.schema))
     settled = Settled(added.close(), {}, (), count)
     failpoints.hit("output.task.written")
     failpoints.hit("output.task.committed")
@@ -269,7 +272,7 @@ def _appended(work: AppendWork) -> SettleResult:
 
 
 def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
-    """A row for each dump."""
+    """Returns a row for each dump."""
     n = len(work.dumps)
     source = [pa.repeat(pa.scalar(each), n) for each in (work.source, "dump")]
     columns = {
@@ -280,15 +283,15 @@ def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def _of_table(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """``rows`` by the table's names, which may differ by case, and its types, which hold all values
-    of theirs; what they lack is null.
+def _to_table(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Returns ``rows`` by the table's names, which may differ by case, and its types, which fit all
+    values; missing columns are null.
     """
-    found = _as(pa.StructArray.from_arrays(rows.columns, rows.schema.names), pa.struct(schema))
+    found = _cast_to(pa.StructArray.from_arrays(rows.columns, rows.schema.names), pa.struct(schema))
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(found)], schema)
 
 
-def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_to(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if values.type.equals(kind):
         return values
     if not pa.types.is_struct(kind):
@@ -297,7 +300,7 @@ def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
     members = [
         pa.nulls(len(values), field.type)
         if (place := at.get(field.name.lower())) is None
-        else _as(values.field(place), field.type)
+        else _cast_to(values.field(place), field.type)
         for field in kind
     ]
     nulls = values.is_null() if values.null_count else None

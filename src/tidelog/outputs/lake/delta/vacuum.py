@@ -1,7 +1,7 @@
-"""Removes files that no version of late needs, beside the batches.
+"""Removes files that no recent version needs, in a thread beside the batches.
 
-As Delta's VACUUM does: see `tidelog.outputs.lake.delta.vacuum`. Nothing of it is in the
-table's history: VACUUM START and END are optional.
+It follows Delta's VACUUM, but writes nothing into the table's history: VACUUM START and END are
+optional.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True)
 class NeededFiles:
-    """By ``names`` below the table; and ``vectors``, by where the log says that they are."""
+    """Needed files: ``names`` below the table; and ``vectors``, by their locations in the log."""
 
     names: set[str]
     vectors: set[str]
@@ -49,11 +49,11 @@ class NeededFiles:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """What a table's log says of files at a moment, for another thread than that of the state.
+    """The files of a table's log at one moment, for another thread than that of the state.
 
     Attributes:
-        alive: those of the current version.
-        removed: ``remove`` objects behind the checkpoint.
+        alive: files of the current version.
+        removed: ``remove`` objects after the checkpoint.
         checkpoint: None: all is in ``removed``.
     """
 
@@ -66,10 +66,10 @@ class TableFiles:
         return cls(list(state.files.values()), list(state.removed), state.checkpoint)
 
     def needed(self, store: FileStore, since_ms: int) -> NeededFiles:
-        """Those that a version needs which was current at ``since_ms`` (since 1970, UTC) or later.
-        ``store``: the table's.
+        """Returns the files that a version needs that was current at ``since_ms`` (since 1970, UTC)
+        or later. ``store``: the table's.
 
-        Raises OutputRefusedError if the log is damaged, or says what we do not know.
+        Raises OutputRefusedError if the log is damaged, or has an unknown kind of deletion vector.
         """
         removed = tombstones(store, self.checkpoint, self.removed, since_ms - 1)
         paths = {each.path for each in self.alive}
@@ -98,7 +98,9 @@ class TableFiles:
 
 
 def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """How names of folders begin that hold files of a partition, by all names of its columns."""
+    """Returns the first parts of the names of a partition's folders, for all names of its
+    columns.
+    """
     names = list(metadata.partition_columns)
     for each in metadata.schema["fields"]:
         if each["name"] in metadata.partition_columns:
@@ -107,11 +109,11 @@ def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:
-    """Is a file none of the table's data: does it, or a folder that it is in, begin with ``_`` or
-    ``.`` and is neither that of changes nor of a partition?
+    """Returns True if a file is not part of the table's data: it, or a folder above it, begins with
+    ``_`` or ``.`` and is neither the change feed's folder nor a partition's.
 
     Args:
-        name: below the table, of a file or a folder.
+        name: a file's or folder's name below the table.
         partitions: see `partition_folders`.
     """
     parts = name.split("/")
@@ -122,8 +124,8 @@ def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:
 
 
 def _names(paths: Iterable[str]) -> Iterator[str]:
-    """What ``paths`` of the log may be called below the table. Of an absolute one that is every end
-    of it: nobody knows by which other URLs a table is reached.
+    """Yields the names below the table that ``paths`` of the log may have. For an absolute path
+    that is every end of it, because a table may be reached by other URLs.
     """
     for path in paths:
         name = unquote(path)
@@ -137,27 +139,27 @@ def _names(paths: Iterable[str]) -> Iterator[str]:
 
 logger = logging.getLogger(__name__)
 
-FIRST_S = 3600.0  # after the process has started
+FIRST_S = 3600.0  # after the process's start
 EVERY_S = 24 * 3600.0
-MOST_FILES = 10_000  # of one turn
-_AT_ONCE = 1000  # deleted before somebody may stop it
+MOST_FILES = 10_000  # per turn
+_AT_ONCE = 1000  # files to delete before the next check whether to stop
 _DAY_MS = 24 * 3_600_000
 
-# Property of a table: since when its log, as its checkpoints are, knows all files that were
-# removed; in milliseconds since 1970.
+# Property of a table: the time since when its log and checkpoints have all removed files; in
+# milliseconds since 1970.
 KNOWN_SINCE_PROPERTY = "tidelog.removedFilesKnownSince"
 
 
 class Vacuum:
-    """Of an output's tables, once a day each, one after another.
+    """Vacuums an output's tables, each once a day, one after another.
 
-    A table's files are removed in turns, one or none after a batch: the batch's thread says what
-    the table needs now, another one lists and deletes.
+    A table's files are removed in turns, at most one after a batch: the batch's thread collects
+    what the table needs now, another thread lists and deletes.
 
     Args:
-        after_s: files are kept as long as a version needs them that was current then; longer where
-            the table's ``delta.deletedFileRetentionDuration`` says so.
-        name: of the thread.
+        after_s: files are kept that a version needs that was current this long ago or later; longer
+            where the table's ``delta.deletedFileRetentionDuration`` is longer.
+        name: the thread's name.
     """
 
     def __init__(self, after_s: float, name: str) -> None:
@@ -171,8 +173,7 @@ class Vacuum:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def take_turn(self, written: Iterable[DeltaTable]) -> None:
-        """Go on, or begin with a table that is due; returns at once. A failure is logged.
-
+        """Continue, or start with a table that is due; returns at once. An error is logged.
         ``written``: tables of the batch.
         """
         now = time.monotonic()
@@ -187,14 +188,14 @@ class Vacuum:
         if self._sweep is not None:
             sweep = self._sweep
             try:
-                sweep.copy.exists()  # as it is now
+                sweep.copy.exists()  # refresh the state
                 files = TableFiles.of(sweep.copy.state)
                 self._turn = self._thread.submit(sweep.take_turn, files)
             except TidelogError as error:
                 sweep.fail(error)
 
     def close(self) -> None:
-        """Waits for what can't be stopped: a request of the store."""
+        """Stop the thread; waits for a running request of the store, which can't be stopped."""
         self._stopped.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
@@ -213,12 +214,12 @@ class Vacuum:
 
 
 class Sweep:
-    """Through the files of a table, once.
+    """One pass through the files of a table.
 
     Args:
         copy: the table.
         since_ms: versions that were current then or later stay readable; since 1970, UTC.
-        stopped: set: the turn ends early.
+        stopped: when set, the turn ends early.
     """
 
     def __init__(self, copy: DeltaTable, since_ms: int, stopped: threading.Event) -> None:
@@ -231,8 +232,8 @@ class Sweep:
         self._removed = self._bytes = 0
 
     def take_turn(self, files: TableFiles) -> None:
-        """Remove files until there are `MOST_FILES`, or no more. ``files``: the table as it is now:
-        somebody may have restored it since the last turn.
+        """Remove files up to `MOST_FILES`, or all. ``files``: the table as it is now: somebody may
+        have restored it since the last turn.
         """
         try:
             needed = files.needed(self.copy.store, self._since_ms)
@@ -253,9 +254,9 @@ class Sweep:
                 self.is_done = True
             self._delete(doomed)
             if self.is_done:
-                said = "%s: removed %d files (%d bytes) that no version of late needs"
-                logger.info(said, self.copy.place, self._removed, self._bytes)
-        except Exception as error:  # noqa: BLE001 - nobody looks at the thread's
+                message = "%s: removed %d files (%d bytes) that no recent version needs"
+                logger.info(message, self.copy.place, self._removed, self._bytes)
+        except Exception as error:  # noqa: BLE001 - nobody reads the thread's result
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
@@ -277,26 +278,26 @@ class Sweep:
 
 
 def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
-    """Versions that were current then or later stay readable; None: nothing may be removed.
+    """Returns the time since when versions stay readable; None: nothing may be removed.
 
-    Checkpoints forget removed files after ``delta.deletedFileRetentionDuration``. Where that is
-    shorter it is set, so that also those by others keep them; what they have forgotten before may
-    be needed until it is old enough, too.
+    Checkpoints drop removed files after ``delta.deletedFileRetentionDuration``. Where that is
+    shorter, it is set to the longer time, so that other writers' checkpoints keep them, too. Files
+    that were dropped before may be needed until that time has passed.
     """
     now_ms = time.time_ns() // 1_000_000
     kept_ms = removed_files_ms(copy.metadata.configuration)
     if kept_ms is None:
-        logger.warning("%s: no files are removed: %s is not understood", copy.place, REMOVED_FILES)
+        logger.warning("%s: no files are removed: %s can't be parsed", copy.place, REMOVED_FILES)
         return None
     if kept_ms < after_ms:
-        # In this order: a crash between them does both again, with a later time.
+        # In this order: a crash between them repeats both, with a later time.
         copy.set_property(KNOWN_SINCE_PROPERTY, str(now_ms - kept_ms))
         copy.set_property(REMOVED_FILES, f"interval {math.ceil(after_ms / _DAY_MS)} days")
     since_ms = now_ms - max(kept_ms, after_ms)
     known_since_ms = int(copy.property(KNOWN_SINCE_PROPERTY) or 0)
     if since_ms < known_since_ms:
         logger.info(
-            "%s: no files are removed yet: the log knows only for %d days which ones it had",
+            "%s: no files are removed yet: the log has its removed files for %d days only",
             copy.place,
             (now_ms - known_since_ms) // _DAY_MS,
         )

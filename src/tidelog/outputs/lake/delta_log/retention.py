@@ -1,4 +1,4 @@
-"""How long a table's properties say that something is kept."""
+"""Retention by a table's properties: of removed files and of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.outputs.lake.delta_log.log_files import FOLDER, LogListing, version
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 REMOVED_FILES: Final = "delta.deletedFileRetentionDuration"
-"""The property that says how long files are kept that a table has no more."""
+"""The property with the retention of files that were removed from the table."""
 
 _UNITS_MS: Final = {
     "week": 7 * 24 * 3_600_000.0,
@@ -28,13 +28,15 @@ _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s+|$)")
 
 
 def removed_files_ms(configuration: Mapping[str, str]) -> int | None:
-    """How long a table with these properties keeps them, in milliseconds; None: `duration_ms`."""
+    """Returns how long a table with these properties keeps removed files, in milliseconds; None:
+    see `duration_ms`.
+    """
     return duration_ms(configuration.get(REMOVED_FILES, "interval 1 week"))
 
 
 def duration_ms(text: str) -> int | None:
-    """Milliseconds of an interval as Delta's properties have it (``interval 30 days``, ``2 weeks 12
-    hours``); None: it is not understood, and nothing may be taken for expired.
+    """Returns the milliseconds of an interval in a property of Delta (``interval 30 days``, ``2
+    weeks 12 hours``); None: it can't be parsed, so nothing has expired.
     """
     rest = text.strip().lower().removeprefix("interval").strip()
     if not rest:
@@ -54,8 +56,9 @@ _RETENTION: Final = "interval 30 days"  # where the table has no delta.logRetent
 
 
 def clean_up(store: FileStore, state: TableState) -> None:
-    """As ``delta.logRetentionDuration`` and ``delta.enableExpiredLogCleanup`` say; once a day for
-    each state. Sidecars of other writers' checkpoints stay.
+    """Delete expired commits and checkpoints, by ``delta.logRetentionDuration`` and
+    ``delta.enableExpiredLogCleanup``; once a day for each state. Sidecars of other writers'
+    checkpoints are kept.
 
     A commit's time is that of its ``commitInfo``.
     """
@@ -83,7 +86,7 @@ def clean_up(store: FileStore, state: TableState) -> None:
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:
-    """The newest of ``versions``, sorted, whose commit is not newer than ``until_ms``."""
+    """Returns the newest of ``versions``, sorted, whose commit is not newer than ``until_ms``."""
     low, high = 0, len(versions)
     while low < high:
         middle = (low + high) // 2

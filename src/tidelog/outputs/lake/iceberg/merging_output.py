@@ -92,8 +92,8 @@ class MergingOutput(LakeOutput[MergedTable]):
             raise raised[0]
 
     def _bring_over(self, work: TableWork) -> None:
-        with self._explaining(work):
-            found = self._planned(work)
+        with self._named_errors(work):
+            found = self._plan_write(work)
             if found is not None:
                 self._write_all([found])
 
@@ -114,8 +114,8 @@ class MergingOutput(LakeOutput[MergedTable]):
         steps = steps_of(self._options.steps, work.table)
         columns = write.columns
         schema = target.schema if steps else delivered_schema(target.schema, columns)
-        read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
-        with folding.newest(*read, parts=len(write.parts)) as source:
+        read = (self._read_session, self._log_path, self._log.generation, schema, write.refs)
+        with folding.read_newest(*read, parts=len(write.parts)) as source:
             changes = folding.with_deletes_below(source, work.deleted_below)
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)

@@ -32,7 +32,7 @@ from tidelog.outputs.lake.iceberg.state import (
     SchemaChange,
     conflict,
 )
-from tidelog.outputs.lake.restore_check import Restored
+from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
@@ -184,7 +184,7 @@ class IcebergTable(MergedTable):
     def partitions(self) -> tuple[str, ...]:
         return tuple(Partition.kept(*each).sql(quote=False) for each in self._state.partitions())
 
-    def laid_out_by(self) -> tuple[str, ...]:
+    def layout_columns(self) -> tuple[str, ...]:
         return tuple(Partition.parse(each).column for each in self.layout.partitions)
 
     def sql_type(self, field: StructField) -> str:
@@ -195,7 +195,7 @@ class IcebergTable(MergedTable):
         super().check_ours(table, generation)
         self._check_not_rolled_back(str(table))
 
-    def restored(self, application: str, since: int) -> Restored | None:
+    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
         """A rollback is refused: what a snapshot held can't be told."""
         self._check_not_rolled_back(self.property(TABLE_PROPERTY) or "the table")
         return None
@@ -252,7 +252,7 @@ class IcebergTable(MergedTable):
         values.
         """
         types, widened = self.column_types(), dict(columns.widened)
-        back = {name: widened.pop(name, types[name]) for name in columns.back}
+        back = {name: widened.pop(name, types[name]) for name in columns.readded}
         change = SchemaChange([*back], {**back, **columns.added}, widened)
         dropped = json.dumps(columns.dropped)
         if not change and dropped == (self.property(DROPPED_PROPERTY) or "[]"):

@@ -104,6 +104,8 @@ def known_error(error: BaseException) -> errors.TidelogError | None:
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
+    if _STOPPED.search(_whole_text(error)):
+        return application_ended_error()
     # This may be the cause of an output's error.
     return _process_error(_whole_text(error)) or ours or jvm_error(error)
 
@@ -160,7 +162,7 @@ def jvm_error(error: BaseException) -> errors.TidelogError | None:
     return None
 
 
-def start_failed(master: str, error: BaseException) -> errors.TidelogError:
+def start_failed_error(master: str, error: BaseException) -> errors.TidelogError:
     """The error to raise for a session that did not start: a HostBusyError if the cluster's
     ``master`` does not answer, else one that needs a person.
     """
@@ -171,7 +173,7 @@ def start_failed(master: str, error: BaseException) -> errors.TidelogError:
             "reaches it by that name and port"
         )
     told = str(getattr(error, "java_exception", error)).partition("\n")[0]
-    return jvm_failure(error) or errors.UsageError(
+    return jvm_error(error) or errors.UsageError(
         f"Spark does not start ({told}): see pipeline.conf, pipeline.master and SPARK_MASTER"
     )
 
@@ -229,6 +231,15 @@ def spark_gone_error() -> SparkGoneError:
     """Returns the error of a call that no JVM answers."""
     return SparkGoneError(
         "the JVM of Spark was killed or ended by itself: check whether the host has enough memory"
+    )
+
+
+def application_ended_error() -> SparkGoneError:
+    """Returns the error of a session whose application was ended by the cluster's master."""
+    return SparkGoneError(
+        "Spark's application has ended. A cluster's master removes one whose executors end "
+        "again and again, as where they can't reach the driver (spark.driver.host) or have no "
+        "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
     )
 
 

@@ -10,7 +10,13 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.spark.errors import HostBusyError, find_error, known_error
+from tidelog.spark.errors import (
+    HostBusyError,
+    SparkGoneError,
+    find_error,
+    known_error,
+    start_failed_error,
+)
 
 
 def test_our_error_is_found_in_sparks_text() -> None:
@@ -202,7 +208,7 @@ def test_what_a_task_reads_over_the_network_is_no_python_process() -> None:
     ],
 )
 def test_an_application_that_the_master_removed_is_not_tried_for_ever(java: str) -> None:
-    assert type(known_failure(_JavaError("An error occurred\n: " + java))) is SparkGoneError
+    assert type(known_error(_JavaError("An error occurred\n: " + java))) is SparkGoneError
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_a_session_that_does_not_start_says_what_to_do(
     java: str, kind: type[TidelogError], named: str
 ) -> None:
     error = _JavaError("An error occurred\n: " + java)
-    found = start_failed("spark://m:7077", error)
+    found = start_failed_error("spark://m:7077", error)
     assert type(found) is kind
     assert named in str(found)
     assert "\n" not in str(found)

@@ -136,7 +136,7 @@ def channel_error(heard: ClientErrors, error: KafkaException) -> ChannelError:
     """Convert ``error``, with the client's last reported error if that says more."""
     cause: KafkaError = error.args[0]
     silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-    text = error_text(heard.error if heard.error and found.code() in silent else found)
+    text = error_text(heard.error if heard.error and cause.code() in silent else cause)
     return ChannelError(_AFTER.sub("", text).rstrip("."))
 
 

@@ -19,25 +19,7 @@ from tidelog.ports import (
 from tidelog.system.extras import check_installed, missing_extra
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-class PluginOutput(ExecutorOutput):
-    """An output whose writer is created by the function ``make``, on the driver, for each batch."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_path: str,
-        state: StateStore,
-        delivery: Delivery,
-        make: Callable[[], TaskWriter],
-    ) -> None:
-        super().__init__(spark, log_path, state, delivery)
-        self._make = make
-
-    def writer(self) -> TaskWriter:
-        return self._make()
+    pass
 
 
 S = TypeVar("S", bound=OutputSection)

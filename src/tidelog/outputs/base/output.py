@@ -325,6 +325,10 @@ class ExecutorOutput:
                 self._check_lease()
         return rejected
 
+    def _cores(self) -> int:
+        """Returns the number of tasks that run at once now: executors come and go."""
+        return self.delivery.parallelism or self._spark.sparkContext.defaultParallelism
+
     def _removal_versions(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:
         """By table, the version below which rows must be removed."""
         if self.delivery.keyed:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PluginOutput(ExecutorOutput):
-    """Writes by what ``make`` returns, on the driver, for each batch."""
+    """An output whose writer is created by the function ``make``, on the driver, for each batch."""
 
     def __init__(
         self,

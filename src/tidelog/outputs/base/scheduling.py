@@ -124,7 +124,7 @@ class JobScheduler:
         spark: the session that runs them.
         log: the event log that batches refer to.
         delivery: the output's options.
-        cores: number of tasks that run at once.
+        cores: returns the number of tasks that run at once; called for each batch.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class JobScheduler:
             elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 whole.append(part)
             else:
-                todo.append(lambda part=part: self._frame(framed, part, ()))  # type: ignore[misc]
+                todo.append(partial(self._frame, framed, part, (), cores))
         # Every task decodes all of a table that it shares, and formats and writes only its keys.
         limits = [max(1, len(part.refs)) for part in whole]
         counts = hash_partition_counts([part.size_bytes for part in whole], limits, cores)
@@ -200,7 +200,7 @@ class JobScheduler:
                 Item(part.target, part.all_refs, (partition, count)) for partition in range(count)
             ]
         if items:
-            groups = spread(items, self._cores)
+            groups = spread(items, cores)
             todo.insert(0, lambda: jobs.run_direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
@@ -212,7 +212,9 @@ class JobScheduler:
         own_work = replace(work, formatter=self._delivery.messages, skipped=frozenset())
         return jobs.run_messages(self._spark, own_work, Item(part.target, part.all_refs))
 
-    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
+    def _frame(
+        self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
+    ) -> list[Written]:
         return jobs.run_frame(
             self._spark,
             work,

@@ -6,10 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidelog.outputs.base.kinds import BuiltinKind
 from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, name_field
-from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.ports import Output, OutputContext, OutputPlace
 
 
 class PythonSection(ExecutorSection):
@@ -41,27 +38,3 @@ class PythonSection(ExecutorSection):
         default="rows",
         description="Of `ordered` delivery: `rows`: columns; else messages with key and value.",
     )
-
-
-def _open(section: PythonSection, context: OutputContext) -> Output:
-    from tidelog.outputs.custom.output import PythonOutput
-
-    keyed = section.delivery == "keyed"
-    delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
-    return PythonOutput(
-        context.spark,
-        context.log_path,
-        context.open_state(),
-        delivery,
-        section.class_,
-        section.options,
-    )
-
-
-def _place(section: PythonSection) -> OutputPlace:
-    # Options of your own output may have any meaning: another value need not mean another
-    # destination.
-    return OutputPlace("python", now=[section.class_, section.options])
-
-
-KIND = BuiltinKind(PythonSection, _open, _place)

@@ -165,9 +165,7 @@ class DatabaseOutput(ExecutorOutput):
             session.close()
 
     def reached_offset(self) -> int:
-        return metadata_tables.reached_offset(
-            self._connect(), self._dialect, self._own, self._run
-        )
+        return metadata_tables.reached_offset(self._connect(), self._dialect, self._own, self._run)
 
     @property
     def _run(self) -> str:

@@ -391,7 +391,9 @@ class Postgres:
         names = [self.quoted(name) for name in present]
         columns = [*names, VERSION]
         values = [f"s.{name}" for name in columns]
-        changes = merging.assignments(self, [name for name in present if name not in layout.key])
+        # 1.5 and 1.50 are one key. No two integers are, and those may be identities.
+        kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
+        changes = merging.assignments(self, [name for name in present if name not in kept])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
         if layout.soft:
             columns.append(DELETED)

@@ -122,7 +122,7 @@ class KafkaOutput(ExecutorOutput):
         self._tried_before = True
         master = spark.sparkContext.master or ""
         # On a cluster a stage is retried where shuffled data is lost, which its tasks can't detect.
-        self._stages_retry = not master.startswith("local") or master.startswith("local-cluster")
+        self._stages_retry = not is_local(master)
         self._administration = Administration(servers, self._settings)
         super().__init__(spark, log_path, state, delivery)
 

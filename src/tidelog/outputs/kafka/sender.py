@@ -73,8 +73,8 @@ class KafkaSender:
     Args:
         settings: the producers' settings, except those for delivery reports.
         timeout_s: how long brokers may accept nothing.
-on_refused: called with a message that brokers never accept, and the reason; may raise.
-find_written: returns which of the messages, of unknown result, the topics have.
+    on_refused: called with a message that brokers never accept, and the reason; may raise.
+    find_written: returns which of the messages, of unknown result, the topics have.
         check_lease: raises LeaseLostError if nothing more may be sent. Messages that librdkafka has
             by then are still sent by its threads: a producer without transactions can't be fenced.
     """
@@ -83,8 +83,8 @@ find_written: returns which of the messages, of unknown result, the topics have.
         self,
         settings: dict[str, Any],
         timeout_s: float,
-on_refused: Callable[[Sent, KafkaError], None],
-find_written: Callable[[Sequence[Sent]], Sequence[bool]],
+        on_refused: Callable[[Sent, KafkaError], None],
+        find_written: Callable[[Sequence[Sent]], Sequence[bool]],
         check_lease: Callable[[], None],
     ) -> None:
         self._settings = settings

@@ -23,7 +23,13 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
-from tidelog.outputs.base.ranges import deleted_below, refs_of, schema_in, whole_dumps
+from tidelog.outputs.base.ranges import (
+    deleted_below,
+    refs_of,
+    schema_in,
+    split_by_schema,
+    whole_dumps,
+)
 from tidelog.outputs.base.targets import missing_key_error, require_generation
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
@@ -195,8 +201,8 @@ class LakeOutput(ABC, Generic[Copy]):
     def _write_all(self, writes: Sequence[CopyWrite[Copy]]) -> None:
         """Write rows: those of each copy in one commit, together with the end of its work."""
 
-    def _tells_changes(self, table: TableName) -> bool:
-        """Is each change told as it was, under its own schema?"""
+    def _holds_changes(self, table: TableName) -> bool:
+        """Returns True if the table holds each change, under the schema that the change had."""
         return False
 
     def _maintain(self) -> None:
@@ -231,10 +237,11 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
-        works = self._table_works(batch)
-        for work in works:
-            self._table(work.table)  # before threads check which tables have the same location
-        self._write_copies(works)
+        for piece in split_by_schema(self._log, batch, self._holds_changes):
+            works = self._table_works(piece)
+            for work in works:
+                self._table(work.table)  # before threads check which tables have the same location
+            self._write_copies(works)
         dumps = whole_dumps(batch)
         self._refused.remove_dumped({name: each.first_offset for name, each in dumps.items()})
         self._maintain()

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.progress import holds_all
+from tidelog.outputs.base.kinds import BuiltinKind, hosts
+from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.reachability import ANSWER_S
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -17,6 +17,14 @@ from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetT
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.config import OpenSearchSection
+
+
+def _probe(section: OpenSearchSection) -> str:
+    from tidelog.outputs.opensearch.client import Cluster
+
+    with closing(Cluster(replace(_cluster(section), timeout_s=ANSWER_S))) as cluster:
+        health = cluster.request("GET", "/_cluster/health", params={"level": "cluster"})
+    return f"cluster {health['cluster_name']} answers, {health['status']}"
 
 
 def _open(section: OpenSearchSection, context: OutputContext) -> Output:
@@ -59,14 +67,6 @@ def _cluster(section: OpenSearchSection) -> ClusterOptions:
     )
 
 
-def _look(section: OpenSearchSection) -> str:
-    from tidelog.outputs.opensearch.client import Cluster
-
-    with closing(Cluster(replace(_cluster(section), timeout_s=ANSWER_S))) as cluster:
-        health = cluster.request("GET", "/_cluster/health", params={"level": "cluster"})
-    return f"cluster {health['cluster_name']} answers, {health['status']}"
-
-
 def _place(section: OpenSearchSection) -> OutputPlace:
     found = [hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
     return OutputPlace([section.index], tuple(found))
@@ -93,7 +93,7 @@ def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterato
 
 
 def _idle(section: OpenSearchSection, log: LogExtent) -> bool:
-    return holds_all(log, section.name) and bool(_look(section))
+    return has_whole_log(log, section.name) and bool(_probe(section))
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look, _names, _idle)
+KIND = BuiltinKind(OpenSearchSection, _open, _place, "opensearchpy", _probe, _names, _idle)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from tidelog.spark.errors import start_failed
+from tidelog.spark.errors import start_failed_error
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.cluster import is_local, master_of
 from tidelog.spark.sessions.installation import check_spark_runs
@@ -242,13 +242,12 @@ def spark_session(
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
     settings = _merge_conf(settings, conf or {})
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    master = master_of(master)
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     _add_to_python_path(master)
-    with _ignoring_sigterm():
-        session = builder.getOrCreate()
+    session = _started(builder, master)
     archive.make()
     register(session)
     return session
@@ -274,13 +273,13 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from pyspark.errors import PySparkException
 
     try:
-        with _deaf_to_sigterm():
+        with _ignoring_sigterm():
             return builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         failed = getattr(SparkContext, "_active_spark_context", None)
         if failed is not None:
             failed.stop()
-        raise start_failed(master, error) from error
+        raise start_failed_error(master, error) from error
 
 
 @contextmanager

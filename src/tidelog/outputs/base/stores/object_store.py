@@ -80,7 +80,7 @@ class ObjectFileStore:
         return None if found is None else str(found.identity)
 
     def size(self, name: str) -> int:
-        with self._present(name), self._storage.failing("read", name):
+        with self._present(name), self._storage.storage_errors("read", name):
             return int(obstore.head(self._storage.client(), name)["size"])
 
     def open_input(self, name: str) -> Any:
@@ -151,7 +151,7 @@ class ObjectFileStore:
 
     def _files_below(self, folder: str, chunk_size: int = 1000) -> list[str]:
         """Returns paths of the files in ``folder`` and below it; at least the first ones."""
-        with self._storage.failing("list", folder):
+        with self._storage.storage_errors("list", folder):
             parts = obstore.list(self._storage.client(), prefix=f"{folder}/", chunk_size=chunk_size)
             if chunk_size == 1:
                 return [meta["path"] for meta in next(iter(parts), [])]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import OutputError, TidelogError
 from tidelog.model.log_locations import is_object_store
-from tidelog.outputs.base.stores.errors import failing
+from tidelog.outputs.base.stores.errors import file_errors
 from tidelog.outputs.base.stores.port import FileStore, open_file_store
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value
@@ -119,7 +119,7 @@ class DataFileReader:
         store, name = locate_file(self._store, file.path)
         try:
             with (
-                failing(f"{store.path}/{name}", "read"),
+                file_errors(f"{store.path}/{name}", "read"),
                 store.open_input(name) as source,
                 pq.ParquetFile(
                     source,

@@ -121,7 +121,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             )
         return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
 
-    def _tells_changes(self, table: TableName) -> bool:
+    def _holds_changes(self, table: TableName) -> bool:
         holds = self._options.layout_of(table).holds
         return matches(self._patterns, table) and holds == "changes"
 
@@ -245,6 +245,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         return file_rows(files, target.columns.names, bounds, self._cores())
 
     # ------------------------------------------------ Spark jobs
+
+    def _cores(self) -> int:
+        """Returns the number of tasks that run at once now: executors come and go."""
+        return max(1, self._spark.sparkContext.defaultParallelism)
 
     def _settle(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
         """Returns, for each write, the results of its tasks."""

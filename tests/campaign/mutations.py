@@ -83,7 +83,7 @@ def no_fence(patch: Patch) -> None:
 
 def epoch_not_raised(patch: Patch) -> None:
     """Every leader has the epoch of the one before, whatever the event log says."""
-    look = lease.LeaseElection._look
+    look = lease.LeaseElection._read
 
     def looking(self: lease.LeaseElection) -> Any:
         found = look(self)
@@ -91,7 +91,7 @@ def epoch_not_raised(patch: Patch) -> None:
             self._next_epoch = found.value["epoch"]
         return found
 
-    patch.setattr(lease.LeaseElection, "_look", looking)
+    patch.setattr(lease.LeaseElection, "_read", looking)
     patch.setattr(standby.LogHandle, "newest_epoch", lambda self: 0)
 
 

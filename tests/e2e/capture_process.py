@@ -101,8 +101,8 @@ def _capture(
 
 def _move_to(host: str) -> None:
     """Captures on other hosts don't see whether this one has ended, nor it whether they have."""
-    here = processes._where()
-    processes._where = lambda: f"{here} {host}"
+    here = processes._here()
+    processes._here = lambda: f"{here} {host}"
 
 
 def _wait(most_s: float) -> failpoints.Action:

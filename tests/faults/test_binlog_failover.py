@@ -17,7 +17,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -376,9 +376,9 @@ class Captured:
 
     def ids(self, kind: str = "I") -> list[int]:
         """Of the event log's records of a kind, in its order."""
-        if not EventLog.exists(log_place(self.config)):
+        if not EventLog.exists(event_log_path(self.config)):
             return []
-        log = EventLog.open(log_place(self.config))
+        log = EventLog.open(event_log_path(self.config))
         records = read_event_log(log, log.head_offset, log.latest_offset())
         return [int(one.new["a"] or 0) for one in records if one.op == kind and one.new]
 

@@ -149,7 +149,7 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
     """
     with captures(source, 2):
         lines = asked(
-            network, combined.BEGUN_S + 10, WATCHED_PAIR_S
+            network, combined.FIRST_LINE_S + 10, WATCHED_PAIR_S
         )  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)
 

@@ -14,7 +14,7 @@ from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.capture.standby import WATCH_EVERY_S, LogHandle
+from tidelog.app.capture.standby import RELEASE_POLL_S, LogHandle
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
@@ -171,14 +171,14 @@ def test_who_stands_by_learns_what_is_appended_once_the_leader_is_about_to_end(
         wait_for(lambda: reads() > SEGMENTS)
         before = reads()
         appended(writer, 5)
-        time.sleep(5 * WATCH_EVERY_S)
+        time.sleep(5 * RELEASE_POLL_S)
         assert reads() == before, "each request is paid for"
         ends.set()
         wait_for(lambda: reads() == before + 5)
         known.stand_by(False)
-        time.sleep(4 * WATCH_EVERY_S)  # a look may be under way
+        time.sleep(4 * RELEASE_POLL_S)  # a look may be under way
         asked = len(network.asked)
         appended(writer, 1)
         ours = len(network.asked) - asked
-        time.sleep(4 * WATCH_EVERY_S)
+        time.sleep(4 * RELEASE_POLL_S)
         assert len(network.asked) == asked + ours

@@ -27,9 +27,9 @@ SOON_S = 20.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_check, "ASK_AFTER_S", 2.0)
+    monkeypatch.setattr(peer_check, "CHECK_AFTER_S", 2.0)
     monkeypatch.setattr(peer_check, "ANSWER_S", 2.0)
-    monkeypatch.setattr(peer_check, "ASK_AGAIN_S", 1.0)
+    monkeypatch.setattr(peer_check, "CHECK_AGAIN_S", 1.0)
     monkeypatch.setattr(binlog, "HEARTBEAT_S", 0.5)
 
 

@@ -93,7 +93,7 @@ def test_a_problem_and_its_end_are_told_once_whoever_leads(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watcher, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(watcher, "POLL_EVERY_S", 0.2)
     file = tmp_path / "told.jsonl"
     command = json.dumps([sys.executable, "-c", KEEP, str(file)])
     text = f"""

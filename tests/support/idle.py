@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from tidelog.app.elections import PipelineElection, acquired
+from tidelog.app.elections import PipelineElection, acquire_lease
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config
@@ -17,7 +17,7 @@ def is_idle(config: Config) -> bool:
         closing(open_state(config.state.place)) as state,
         closing(PipelineElection(config, "test")) as election,
     ):
-        keeper = LeaseKeeper(election, acquired(election), 5.0)
+        keeper = LeaseKeeper(election, acquire_lease(election), 5.0)
         try:
             return nothing_to_deliver(config, state, keeper)
         finally:

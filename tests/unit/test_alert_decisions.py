@@ -19,8 +19,8 @@ def looked(
     ledger: AlertHistory, problems: list[Problem], now: float
 ) -> tuple[list[str], list[str]]:
     """What is told, which then has been."""
-    news = ledger.look(problems, now, int(now * 1000))
-    ledger.tell(news)
+    news = ledger.update(problems, now, int(now * 1000))
+    ledger.record(news)
     return kinds(news)
 
 
@@ -33,7 +33,7 @@ def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
     assert looked(ledger, [], 501) == ([], [])
     assert looked(ledger, [], 562) == ([], ["late"])
     assert looked(ledger, [], 900) == ([], [])
-    assert ledger.told == []
+    assert ledger.reported == []
 
 
 def test_what_comes_and_goes_is_not_told() -> None:
@@ -54,8 +54,8 @@ def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
 
 def test_what_could_not_be_told_is_tried_again() -> None:
     ledger = AlertHistory(Severity.WARNING, 0)
-    assert kinds(ledger.look([problem()], 0, 0)) == (["late"], [])
-    assert kinds(ledger.look([problem()], 5, 5)) == (["late"], [])
+    assert kinds(ledger.update([problem()], 0, 0)) == (["late"], [])
+    assert kinds(ledger.update([problem()], 5, 5)) == (["late"], [])
 
 
 def test_less_bad_problems_are_not_told_and_worse_ones_are() -> None:
@@ -68,7 +68,7 @@ def test_less_bad_problems_are_not_told_and_worse_ones_are() -> None:
 def test_each_table_is_a_problem_of_its_own() -> None:
     ledger = AlertHistory(Severity.WARNING, 0)
     looked(ledger, [problem(about="a")], 0)
-    news = ledger.look([problem(about="a"), problem(about="b")], 1, 1)
+    news = ledger.update([problem(about="a"), problem(about="b")], 1, 1)
     assert [each["about"] for each in news.begun] == ["b"]
 
 
@@ -76,15 +76,15 @@ def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
     first = AlertHistory(Severity.WARNING, 0)
     looked(first, [problem(about="a"), problem(about="b")], 0)
     second = AlertHistory(Severity.WARNING, 0)
-    second.told_before(first.told)
-    news = second.look([problem(about="b"), problem(about="c")], 100, 100)
+    second.load(first.reported)
+    news = second.update([problem(about="b"), problem(about="c")], 100, 100)
     assert [each["about"] for each in news.begun] == ["c"]
     assert [each["about"] for each in news.ended] == ["a"]
 
 
 def test_the_text_names_the_first_and_counts_the_others() -> None:
     many = [problem(about=f"t{n}") for n in range(LINES + 5)]
-    news = AlertHistory(Severity.WARNING, 0).look(many, 0, 0)
+    news = AlertHistory(Severity.WARNING, 0).update(many, 0, 0)
     message = message_of("shop", "host:1", news, 7)
     lines = message["text"].splitlines()
     assert lines[0] == "Tidelog shop"
@@ -99,13 +99,13 @@ def test_a_problem_that_blinks_is_one_that_lasts() -> None:
     told: list[str] = []
     for now in range(0, 120, 5):
         present = problem(about="ab"[now // 10 % 2])
-        told += [each["about"] for each in ledger.look([present], now, now).begun]
+        told += [each["about"] for each in ledger.update([present], now, now).begun]
     assert set(told) == {"a", "b"}
 
 
 def test_who_tells_later_knows_how_long_it_has_lasted() -> None:
     ledger = AlertHistory(Severity.WARNING, 60)
     for now in range(0, 60, 5):
-        ledger.look([problem()], now, now)  # another process leads
-    ledger.told_before([])
-    assert kinds(ledger.look([problem()], 61, 61)) == (["late"], [])
+        ledger.update([problem()], now, now)  # another process leads
+    ledger.load([])
+    assert kinds(ledger.update([problem()], 61, 61)) == (["late"], [])

@@ -11,8 +11,8 @@ from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.app import elections
 from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
-from tidelog.app.instances import GONE_MS, PREFIX, InstanceRegistration, failing, standbys
-from tidelog.app.schema_versions import _no_capture
+from tidelog.app.instances import EXPIRED_MS, PREFIX, InstanceRegistration, failing, standbys
+from tidelog.app.schema_versions import _exclude_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError, UsageError
@@ -206,7 +206,7 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         assert [told["holder"] for told in standbys(state)] == ["two"]
         key = next(iter(state.keys(PREFIX)))
         value = state.get(key).value  # type: ignore[union-attr]
-        state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
+        state.put(key, {**value, "seen_ms": value["seen_ms"] - EXPIRED_MS}, None)
         assert standbys(state) == []
 
 
@@ -239,14 +239,14 @@ def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(
         closing(opened("", LEASE_NAME, "alive", 60)) as alive,
     ):
         assert killed.acquire() is not None
-        with _no_capture(config):
+        with _exclude_capture(config):
             assert alive.leader() == "tidelog schema"
         lease = alive.acquire()
         assert lease is not None
         keeper = LeaseKeeper(alive, lease, 0.1)
         with (
             pytest.raises(UsageError, match=r"a capture leads \(alive\): stop it"),
-            _no_capture(config),
+            _exclude_capture(config),
         ):
             pass
         keeper.release()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidelog.app import last_check
-from tidelog.app.last_check import note_check, summary
+from tidelog.app.last_check import store_check_result, summary
 from tidelog.app.web import instance
 from tidelog.app.web.instance import Checks
 from tidelog.config import Config, parse_config
@@ -39,7 +39,7 @@ state: {url: 'sqlite:///state.db'}
 def kept(config: Config) -> dict[str, Any] | None:
     state = open_state(config.state.place)
     try:
-        return last_check.noted(state)
+        return last_check.stored_result(state)
     finally:
         state.close()
 
@@ -58,7 +58,7 @@ def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None
     message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
     fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
     kept(config)  # which makes the store
-    note_check(config, [{**finding("error", message), "fix": fix}])
+    store_check_result(config, [{**finding("error", message), "fix": fix}])
     found = kept(config)
     assert found is not None
     assert "hunter" not in str(found)
@@ -71,8 +71,8 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
     for place in (tmp_path, *tmp_path.iterdir()):
         os.chown(place, 65534, 65534)
     with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
-        note_check(config, [finding("ok")])
-        assert last_check.noted(state) is not None
+        store_check_result(config, [finding("ok")])
+        assert last_check.stored_result(state) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
         assert len(list(tmp_path.iterdir())) > 1
     assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -89,15 +89,15 @@ def test_a_store_that_is_not_theirs_to_look_at_fails_no_check(
 
     monkeypatch.setattr(last_check, "state_exists", refuse)
     monkeypatch.setattr(threading, "excepthook", told.append)
-    note_check(config, [finding("ok")])
+    store_check_result(config, [finding("ok")])
     assert told == []
 
 
 def test_a_check_makes_no_state_store(config: Config, tmp_path: Path) -> None:
-    note_check(config, [finding("ok")])
+    store_check_result(config, [finding("ok")])
     assert list(tmp_path.iterdir()) == []
     assert kept(config) is None  # which made it
-    note_check(config, [finding("error")])
+    store_check_result(config, [finding("error")])
     found = kept(config)
     assert found is not None
     assert found["counts"]["error"] == 1
@@ -124,7 +124,7 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
     running = Checks(config)
     running.begin()
     assert running.latest(None)["running"]
-    with pytest.raises(UsageError, match="runs already"):
+    with pytest.raises(UsageError, match="is running already"):
         running.begin()
     go_on.set()
     found = wait_for_end(running)

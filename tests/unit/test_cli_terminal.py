@@ -74,7 +74,7 @@ def test_names_do_nothing_to_a_terminal(
     terminal.show({"table": HOSTILE, "tables": [{"table": HOSTILE}]}, as_json=False)
     findings = [{"check": "a", "level": "warning", "message": HOSTILE, "fix": f"one {HOSTILE}"}]
     terminal.show_findings(findings, as_json=False)
-    terminal.complain(HOSTILE)
+    terminal.print_error(HOSTILE)
     shown = capsys.readouterr()
     assert shown.out.count(SHOWN.partition(r"\n")[0]) == 4
     assert "\x1b" not in shown.out + shown.err
@@ -89,10 +89,10 @@ def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPa
     screen = FakeTerminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "40")
-    terminal.complain("the event log is not there; `tidelog capture` begins one\nsecond line")
+    terminal.print_error("the event log is not there; `tidelog capture` creates one\nsecond line")
     shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
     assert shown == (
-        "error: the event log is not there;\n`tidelog capture` begins one\nsecond line\n"
+        "error: the event log is not there;\n`tidelog capture` creates one\nsecond line\n"
     )
 
 

@@ -135,7 +135,7 @@ except ConfigError as error:
     print(json.dumps(str(error)))
 """
     assert told(site, code) == (
-        "the format 'avro' is brought by kafka-again and by Tidelog: uninstall one of them"
+        "the format 'avro' is provided by kafka-again and by Tidelog: uninstall one of them"
     )
 
 

@@ -47,7 +47,7 @@ def test_a_status_costs_a_list_and_a_look_at_each_document_of_it(tmp_path: Path)
         InstanceRegistration(store, "host:1", None).stand_by()
         InstanceRegistration(store, "host:2", None).stand_by("no way to the source")
         state = reader._state = MeteredStateStore(store)
-        found = reader.noted()
+        found = reader.from_state()
         assert [each["holder"] for each in found["standbys"]] == ["host:1"]
         assert [each["holder"] for each in found["failing"]] == ["host:2"]
         assert found["log_paused"] is None

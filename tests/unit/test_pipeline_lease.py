@@ -18,13 +18,13 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.elections import (
-    LedElsewhereError,
+    AnotherLeaderError,
     PipelineElection,
-    acquired,
-    leave_to,
-    pipeline_lease,
+    acquire_lease,
+    pipeline_lease_name,
+    request_handover,
 )
-from tidelog.app.instances import PIPELINE_PREFIX, InstanceRegistration, of_pipeline, standbys
+from tidelog.app.instances import PIPELINE_PREFIX, InstanceRegistration, pipeline_prefix, standbys
 from tidelog.app.overview import overview
 from tidelog.app.remote_control import status
 from tidelog.cli.status_lines import lines
@@ -75,12 +75,12 @@ def test_pipelines_have_leases_of_their_own(config: Config) -> None:
         assert a.acquire() is not None
         assert b.acquire() is None
         assert c.acquire() is not None
-        with pytest.raises(LedElsewhereError, match=r"the pipeline shop leads \(a\)"):
-            acquired(b, what="the pipeline shop")
+        with pytest.raises(AnotherLeaderError, match=r"the pipeline shop leads \(a\)"):
+            acquire_lease(b, what="the pipeline shop")
 
 
 def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
-    key, place = pipeline_lease("shop"), of_pipeline("shop")
+    key, place = pipeline_lease_name("shop"), pipeline_prefix("shop")
     with (
         closing(open_state(config.state.place)) as state,
         closing(PipelineElection(config, "a", state)) as a,
@@ -89,12 +89,12 @@ def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
         lease = a.acquire()
         assert lease is not None
         with pytest.raises(UsageError, match="no process of the pipeline stands by"):
-            leave_to(state, key, place, "a", None)
+            request_handover(state, key, place, "a", None)
         assert not a.handover_requested()
         InstanceRegistration(state, "b", None, place).stand_by()
-        leave_to(state, key, place, "former", None)  # of a leader that is gone
+        request_handover(state, key, place, "former", None)  # of a leader that is gone
         assert not a.handover_requested()
-        leave_to(state, key, place, "a", "b")
+        request_handover(state, key, place, "a", "b")
         assert a.handover_requested()
         assert not a.handover_requested()  # it ends already
         a.release(lease)
@@ -112,7 +112,7 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         assert lease is not None
         value = {"holder": "host:1", "epoch": 1, "zone": "a", "since_ms": 5}
         state.put(f"{PIPELINE_PREFIX}shop", value, None)
-        waiting = InstanceRegistration(state, "host:2", "b", of_pipeline("shop"))
+        waiting = InstanceRegistration(state, "host:2", "b", pipeline_prefix("shop"))
         waiting.stand_by()
         assert standbys(state) == []
         told = status(config)

@@ -18,7 +18,7 @@ SILENT_S = 1.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
+    for name in ("CHECK_AFTER_S", "ANSWER_S", "CHECK_AGAIN_S"):
         monkeypatch.setattr(peer_check, name, 0.2)
 
 

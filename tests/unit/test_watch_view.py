@@ -342,7 +342,7 @@ def test_a_file_that_is_no_recording_is_refused(
 def test_a_recording_that_was_cut_off_plays_to_its_last_whole_line(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     file.write_text(json.dumps(status()) + '\n{"updated_m')
-    assert len(list(feed.recorded(file))) == 1
+    assert len(list(feed.read_recording(file))) == 1
 
 
 def test_a_missing_recording_or_configuration_is_bad_usage(

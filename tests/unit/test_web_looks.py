@@ -65,15 +65,15 @@ def test_a_source_that_hangs_is_told_and_holds_up_no_other(
         teller = OverviewStream([frozen, well], 1, anyio.CapacityLimiter(1))
         begun = time.monotonic()
         assert teller._beat(begun)
-        news = wait_for(lambda: b"".join(teller._news(time.monotonic())))
+        news = wait_for(lambda: b"".join(teller._changes(time.monotonic())))
         assert b'"site": 1' in news
         assert b"No capture has begun here" in news
-        assert frozen.look() is None
+        assert frozen.latest() is None
         monkeypatch.setattr(poller, "SILENT_S", -SAMPLE_S)
-        monkeypatch.setattr(frozen._looks, "_sample_s", SAMPLE_S)
-        told = b"".join(teller._news(time.monotonic()))
+        monkeypatch.setattr(frozen._poller, "_sample_s", SAMPLE_S)
+        told = b"".join(teller._changes(time.monotonic()))
         assert b'"site": 0, "trouble": "no answer since ' in told
-        assert teller._news(time.monotonic()) == []  # said once
+        assert teller._changes(time.monotonic()) == []  # said once
     finally:
         well.close()
 
@@ -107,10 +107,10 @@ def test_a_failed_look_is_remembered_and_mends_itself(
     site = Instance("failing", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
-        found: PollResult = wait_for(site.look)
+        found: PollResult = wait_for(site.latest)
         assert (found.overview, found.trouble) == (None, said)
         Reader.fails = None
-        wait_for(lambda: (look := site.look()) and look.overview)
+        wait_for(lambda: (look := site.latest()) and look.overview)
         assert Reader.read_by == {"tidelog-web-look"}  # never by who asks
     finally:
         site.close()
@@ -121,8 +121,8 @@ def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
     site = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
-        first = wait_for(site.look)
-        assert site.look() is first
+        first = wait_for(site.latest)
+        assert site.latest() is first
     finally:
         site.close()
 

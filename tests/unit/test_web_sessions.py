@@ -74,10 +74,10 @@ def test_the_check_against_forgery_is_of_one_session() -> None:
     one, other = (sessions.of(opened(sessions), NOW) for _ in range(2))
     assert one is not None
     assert other is not None
-    assert sessions.is_meant(one, sessions.csrf(one))
-    assert not sessions.is_meant(one, sessions.csrf(other))
-    assert not sessions.is_meant(one, "")
-    assert not sessions.is_meant(one, opened(sessions).partition(".")[2])
+    assert sessions.has_csrf(one, sessions.csrf(one))
+    assert not sessions.has_csrf(one, sessions.csrf(other))
+    assert not sessions.has_csrf(one, "")
+    assert not sessions.has_csrf(one, opened(sessions).partition(".")[2])
 
 
 def test_names_are_short_and_printable() -> None:

@@ -30,7 +30,7 @@ class Looked:
     def __init__(self) -> None:
         self.next: PollResult | None = found()
 
-    def look(self) -> PollResult | None:
+    def latest(self) -> PollResult | None:
         return self.next
 
 
@@ -44,7 +44,7 @@ class Heard:
     def at(self, now: float, *, says: PollResult | None) -> dict[str, Any]:
         self.site.next = says
         events = {}
-        for event in (*self.teller._beat(now), *self.teller._news(now)):
+        for event in (*self.teller._beat(now), *self.teller._changes(now)):
             name, _, data = event.decode().partition("\n")
             events[name.removeprefix("event: ")] = json.loads(data.partition("data: ")[2])
         return events

@@ -135,7 +135,7 @@ def test_nothing_may_be_acknowledged_whose_append_failed(writing: Writing, item:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
+    for name in ("CHECK_AFTER_S", "ANSWER_S", "CHECK_AGAIN_S"):
         monkeypatch.setattr(peer_check, name, 0.1)
 
 

@@ -8,7 +8,7 @@ from tidelog.app.dumps.gap_recovery import reset, reset_plan
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
-from tidelog.app.last_check import note_check
+from tidelog.app.last_check import store_check_result
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script
 from tidelog.app.remote_control import (
@@ -42,7 +42,7 @@ __all__ = [
     "hand_over",
     "log_lines",
     "missing_keys",
-    "note_check",
+    "store_check_result",
     "pipeline",
     "plan",
     "read_log",

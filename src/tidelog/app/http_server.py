@@ -1,4 +1,4 @@
-"""The services beside a capture, from its start to its end: above all the HTTP interface."""
+"""The services that run beside a capture: the HTTP interface and the OTLP push."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import SecretStr
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.app.metrics.reader import Readings
 from tidelog.app.web.listener import http_server, listen, url_of
 from tidelog.config import Config, Rest
@@ -31,8 +31,8 @@ STOP_S = 5.0
 ASK_EVERY_S = 1.0
 
 
-class Serving(Protocol):
-    """What a capture tells those who show it."""
+class Service(Protocol):
+    """A service that is notified when this process starts or stops leading."""
 
     def start(self) -> None: ...
     def lead(self, surface: Callable[[], ApiBackend]) -> None: ...
@@ -40,44 +40,44 @@ class Serving(Protocol):
     def close(self) -> None: ...
 
 
-def open_serving(
+def open_services(
     config: Config,
     holder: str,
     leader: Callable[[], str | None],
     leader_url: Callable[[], str | None],
-) -> Serving:
-    """What ``control.rest`` and ``control.otlp`` ask for. ``holder``: this process.
+) -> Service:
+    """Open the services of ``control.rest`` and ``control.otlp``. ``holder``: this process.
 
     Raises:
-        MissingExtraError: what one of them needs is not installed.
+        MissingExtraError: a package that one of them needs is not installed.
     """
-    parts: list[Serving] = []
+    parts: list[Service] = []
     if config.control.otlp is not None:
         from tidelog.app.metrics.otlp import OtlpPush
 
         name = config.source.connector
-        parts.append(OtlpPush(config.control.otlp, name, holder, log_place(config)))
+        parts.append(OtlpPush(config.control.otlp, name, holder, event_log_path(config)))
     if config.control.rest is not None:
-        place = log_place(config)
+        place = event_log_path(config)
         parts.append(RestServer(config.control.rest, leader, place, leader_url, config))
-    return Several(parts)
+    return Services(parts)
 
 
 def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
 
 
-def _web(config: Config, rest: Rest, brake: TokenRateLimit) -> Web:
+def _web(config: Config, rest: Rest, rate_limit: TokenRateLimit) -> Web:
     from tidelog.app.web.instance import Instance
     from tidelog.app.web.routes import Web, tokens_of
 
-    return Web([Instance(config.pipeline.name, config)], tokens_of(rest), brake)
+    return Web([Instance(config.pipeline.name, config)], tokens_of(rest), rate_limit)
 
 
-class Several:
-    """All of ``parts``."""
+class Services:
+    """Several services as one."""
 
-    def __init__(self, parts: Sequence[Serving]) -> None:
+    def __init__(self, parts: Sequence[Service]) -> None:
         self._parts = parts
 
     def start(self) -> None:
@@ -100,15 +100,15 @@ class Several:
 class RestServer:
     """The HTTP interface of one capture process.
 
-    A process that stands by answers too, with the leader's name and URL, if the port is free: on
-    one host the leader has it. Who begins to lead must have it.
+    A standby also answers, with the leader's name and URL, if the port is free: on one host the
+    leader has it. A new leader needs the port.
 
     Args:
-        rest: address and token.
-        leader: the name of who leads, None if nobody does.
-        log_path: the event log, beside which schemas of messages are kept.
-        leader_url: where the interface of who leads is, None if that is not known.
-        config: what the web page shows; None: there is no page.
+        rest: the address and the tokens.
+        leader: returns the name of the leader, None if nobody leads.
+        log_path: the event log, beside which the schemas of messages are kept.
+        leader_url: returns the URL of the leader's interface, None if it is not known.
+        config: the configuration for the web page; None: no page.
 
     Raises:
         MissingExtraError: starlette or uvicorn is not installed.
@@ -133,7 +133,7 @@ class RestServer:
             raise missing_extra(error, "rest") or error from None
         self._rest = rest
         self._surface: ApiBackend | None = None
-        self._asked_again = 0.0
+        self._next_read_at = 0.0
         self._elsewhere = Leadership(None)
 
         def leadership() -> Leadership:
@@ -141,10 +141,11 @@ class RestServer:
             if surface is not None:
                 return Leadership(surface)
             now = time.monotonic()
-            if now >= self._asked_again:  # each look may be paid for, and anybody may ask
-                self._asked_again = now + ASK_EVERY_S
-                found, url = leader(), leader_url()
-                self._elsewhere = Leadership(None, found, None if url == rest.url else url)
+            # each request to the state store may cost money, and anybody may ask
+            if now >= self._next_read_at:
+                self._next_read_at = now + ASK_EVERY_S
+                leader_name, url = leader(), leader_url()
+                self._elsewhere = Leadership(None, leader_name, None if url == rest.url else url)
             return self._elsewhere
 
         def status() -> dict[str, Any] | None:
@@ -152,57 +153,59 @@ class RestServer:
             return None if surface is None else surface.status()
 
         token = rest.token.get_secret_value()
-        brake = TokenRateLimit()
+        rate_limit = TokenRateLimit()
         readings = Readings(status, log_path)
-        health = Health(readings, leader, _tokens(token, rest.metrics_token), brake)
+        health = Health(readings, leader, _tokens(token, rest.metrics_token), rate_limit)
         schemas = schema_registry.routes(
-            MessageSchemaStore(log_path), _tokens(token, rest.schema_token), brake
+            MessageSchemaStore(log_path), _tokens(token, rest.schema_token), rate_limit
         )
-        self._web = None if config is None else _web(config, rest, brake)
+        self._web = None if config is None else _web(config, rest, rate_limit)
         page = [] if self._web is None else self._web.routes()
         self._server = http_server(
-            application(leadership, token, [*schemas, *health.routes(), *page], brake),
+            application(leadership, token, [*schemas, *health.routes(), *page], rate_limit),
             behind_proxy=rest.behind_proxy,
         )
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._leader = leader
-        self._succeeds = False  # a capture that led when this one started, and had the port
-        self._later: threading.Thread | None = None
+        # whether another capture led, and had the port, when this one started
+        self._follows_leader = False
+        self._port_thread: threading.Thread | None = None
         self._closed = threading.Event()
 
     @property
     def url(self) -> str | None:
-        """Where it listens; None while it does not."""
+        """The URL at which it listens; None while it does not."""
         return None if self._socket is None else url_of(self._socket)
 
     def start(self) -> None:
-        """Listen, unless the port is taken: then `lead` tries again.
+        """Listen; if the port is taken, `lead` tries again.
 
         Raises:
-            UsageError: the address can't be listened on, whoever leads.
+            UsageError: this host can't listen on the address.
         """
         if self._web is not None:
             self._web.start()
         if not self._listen():
-            self._succeeds = self._leader() is not None
-            logger.info("%s is taken, by the capture that leads as it seems", self._address())
+            self._follows_leader = self._leader() is not None
+            logger.info("%s is taken, probably by the leading capture", self._address())
 
     def lead(self, surface: Callable[[], ApiBackend]) -> None:
-        """Answer for the capture of this process, which leads from now on; if the one that led
-        before is frozen and keeps the port, as soon as it lets it go.
+        """Answer for this process as the leader.
+
+        If the former leader is frozen and keeps the port, listen as soon as it is free.
 
         Raises:
-            UsageError: the port is still taken, ten seconds after.
+            UsageError: the port is still taken after ten seconds.
         """
-        if self._socket is None and self._succeeds:
-            if self._later is None:
-                self._later = threading.Thread(
+        if self._socket is None and self._follows_leader:
+            if self._port_thread is None:
+                self._port_thread = threading.Thread(
                     target=self._listen_later, name="tidelog-rest-port", daemon=True
                 )
-                self._later.start()
+                self._port_thread.start()
             self._surface = surface()
-            self._tell_web(leads=True)
+            self._notify_web(leads=True)
             return
         deadline = time.monotonic() + BIND_PATIENCE_S
         while self._socket is None and not self._listen():
@@ -213,15 +216,15 @@ class RestServer:
                 )
             time.sleep(0.1)
         self._surface = surface()
-        self._tell_web(leads=True)
+        self._notify_web(leads=True)
 
     def stand_by(self) -> None:
-        """This process leads no more."""
+        """Answer as a standby from now on."""
         self._surface = None
-        self._tell_web(leads=False)
+        self._notify_web(leads=False)
 
     def close(self) -> None:
-        """End what is being answered, for three seconds at most, and stop listening."""
+        """Finish open requests, for three seconds at most, and stop listening."""
         self._surface = None
         self._closed.set()
         if self._web is not None:
@@ -235,12 +238,12 @@ class RestServer:
         if self._web is not None:
             self._web.close()
 
-    def _tell_web(self, *, leads: bool) -> None:
+    def _notify_web(self, *, leads: bool) -> None:
         if self._web is not None:
             self._web.lead(leads)
 
     def _listen_later(self) -> None:
-        """Take the port once it is free. Capture does not wait for it."""
+        """Listen once the port is free, while capture runs."""
         deadline, warned = time.monotonic() + BIND_PATIENCE_S, False
         try:
             while not self._closed.is_set() and not self._listen():
@@ -248,7 +251,7 @@ class RestServer:
                 if time.monotonic() > deadline and not warned:
                     warned = True
                     logger.warning(
-                        "control.rest: %s is taken, by a capture that hangs as it seems: end it",
+                        "control.rest: %s is taken, probably by a capture that hangs: end it",
                         self._address(),
                     )
         except UsageError as error:
@@ -258,7 +261,7 @@ class RestServer:
         return f"{self._rest.host}:{self._rest.port}"
 
     def _listen(self) -> bool:
-        """Begin to listen and serve; False if the port is taken."""
+        """Start to listen and serve; return False if the port is taken."""
         listening = listen(self._rest.host, self._rest.port)
         if listening is None:
             return False

@@ -1,6 +1,4 @@
-"""The processes that stand by, or can't lead: each writes a document, for `tidelog status` and
-handovers.
-"""
+"""Registers processes in the state store, for `tidelog status` and for handovers."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import StateStore
 
 PREFIX: Final = "standby/"
-TOLD_EVERY_S: Final = 30.0
-GONE_MS: Final = 100_000
-"""One that has not told for so long is gone. Hosts' clocks may differ a little."""
+WRITE_EVERY_S: Final = 30.0
+EXPIRED_MS: Final = 100_000
+"""A process whose document is older than this has ended. Hosts' clocks may differ a little."""
 _KEEP_MS: Final = 86_400_000
 
 
 PIPELINE_PREFIX: Final = "pipeline/"
-"""Prefix of the documents that say who leads each pipeline, or led it last."""
+"""Prefix of the documents that name each pipeline's current or last leader."""
 
 
 _PIDS = Path("/proc/self/ns/pid")
@@ -33,32 +31,37 @@ _PIDS_OF_HOST: Final = 0xEFFFFFFC
 
 
 def this_holder() -> str:
-    """Who this process is: by this leaders are told from those that stand by.
+    """Return the id of this process: host, pid namespace and pid.
 
-    In a container the number of its pid namespace stands behind the host's name: containers on a
-    host's network share its name, and each has a process 1.
+    The pid namespace is there in a container only: containers on the host's network share its name,
+    and each has a process 1.
     """
     host, space = socket.gethostname(), _pid_space()
     return f"{host}{'' if space is None else f'-{space}'}:{os.getpid()}"
 
 
 def _pid_space() -> int | None:
-    """None: the host's, or none is known."""
+    """Return the pid namespace; None: the host's own, or unknown."""
     with contextlib.suppress(OSError):
         number = _PIDS.stat().st_ino
         return None if number == _PIDS_OF_HOST else number
     return None
 
 
-def of_pipeline(name: str) -> str:
-    """Prefix of the documents of processes that stand by for the pipeline of this name."""
+def pipeline_prefix(name: str) -> str:
+    """Return the prefix of the documents of this pipeline's standbys."""
     return f"pipeline-{PREFIX}{name}/"
 
 
 class InstanceRegistration:
-    """What one process tells of itself. A store that is away ends nothing: it is told later.
+    """The document of one standby process. If the state store fails, it is written later.
 
-    ``prefix``: of the documents of all that stand by for the same; ``url``: of an HTTP interface.
+    Args:
+        state: the state store.
+        holder: the id of this process.
+        zone: the zone of this process, if any.
+        prefix: the key prefix of the documents of all standbys of the same lease.
+        url: the URL of the HTTP interface of this process, if any.
     """
 
     def __init__(
@@ -73,44 +76,44 @@ class InstanceRegistration:
         self._prefix = prefix
         self._key = prefix + secrets.token_hex(8)
         self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url, "trouble": ""}
-        self._tell_at = 0.0
-        self._told = False
+        self._write_at = 0.0
+        self._written = False
         self._lock = threading.Lock()
 
     def stand_by(self, trouble: str = "") -> None:
-        """Call it often. ``trouble``: why this process can't lead although it tries."""
+        """Write the document if due; call it often. ``trouble``: why this process can't lead."""
         now = time.monotonic()
-        if now < self._tell_at and trouble == self._value["trouble"]:
+        if now < self._write_at and trouble == self._value["trouble"]:
             return
         self._value["trouble"] = trouble
-        self._tell_at = now + TOLD_EVERY_S
+        self._write_at = now + WRITE_EVERY_S
         with self._lock, contextlib.suppress(StateError, StateConflictError):
-            if not self._told:
+            if not self._written:
                 self._value["since_ms"] = _now_ms()
                 self._remove_dead()
             self._state.put(self._key, {**self._value, "seen_ms": _now_ms()}, None)
-            self._told = True
+            self._written = True
 
     def leave(self, *, later: bool = False) -> None:
-        """It leads, or ends. ``later``: in a thread, for who has no time."""
-        self._tell_at = 0.0
+        """Delete the document, because the process leads or ends. ``later``: in a thread."""
+        self._write_at = 0.0
         if later:
             threading.Thread(target=self.leave, name="tidelog-roster", daemon=True).start()
             return
         with self._lock, contextlib.suppress(StateError):
-            if self._told:
-                self._told = False
+            if self._written:
+                self._written = False
                 self._state.delete(self._key)
 
     def _remove_dead(self) -> None:
         for key in self._state.keys(self._prefix):
-            found = self._state.get(key)
-            if found is not None and found.value["seen_ms"] < _now_ms() - _KEEP_MS:
+            document = self._state.get(key)
+            if document is not None and document.value["seen_ms"] < _now_ms() - _KEEP_MS:
                 self._state.delete(key)
 
 
 def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
-    """Those that stand by: ``holder``, ``zone``, ``since_ms``, ``url``; the first came first."""
+    """Return the standbys (``holder``, ``zone``, ``since_ms``, ``url``), the oldest first."""
     return [
         {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
         for one in _alive(state, prefix)
@@ -119,7 +122,7 @@ def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
 
 
 def failing(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
-    """Those that would lead but can't: ``holder``, ``since_ms`` and why, ``trouble``."""
+    """Return the processes that try to lead but can't: ``holder``, ``since_ms``, ``trouble``."""
     return [
         {name: one.get(name) for name in ("holder", "since_ms", "trouble")}
         for one in _alive(state, prefix)
@@ -128,11 +131,11 @@ def failing(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
 
 
 def _alive(state: StateStore, prefix: str) -> list[dict[str, Any]]:
-    found = [state.get(key) for key in state.keys(prefix)]
+    documents = [state.get(key) for key in state.keys(prefix)]
     alive = [
         one.value
-        for one in found
-        if one is not None and one.value["seen_ms"] >= _now_ms() - GONE_MS
+        for one in documents
+        if one is not None and one.value["seen_ms"] >= _now_ms() - EXPIRED_MS
     ]
     return sorted(alive, key=lambda one: one["since_ms"])
 

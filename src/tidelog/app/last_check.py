@@ -1,4 +1,4 @@
-"""The last result of `check`, kept for the web page without passwords."""
+"""Keeps the last result of `check` for the web page, without passwords."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidelog.state.opening import open_state, state_exists
 
 KEY: Final = "checked"
 FINDINGS: Final = 200
-"""The worst of them, and of each text so many characters: one of each table there may be."""
+"""The number of findings to keep, the worst first; there may be one for each table."""
 TEXT: Final = 1000
 PATIENCE_S: Final = 5.0
 _WORST_FIRST: Final = ("error", "warning", "ok")
 
 
 def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``at_ms``, how many findings there are of each level, and the worst of them, `redacted`."""
+    """Return ``at_ms``, the number of findings of each level, and the worst of them, `redacted`."""
     ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each["level"]))
     return {
         "at_ms": time.time_ns() // 1_000_000,
@@ -40,32 +40,27 @@ def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def note(config: Config, found: Mapping[str, Any]) -> None:
-    """Keep a `summary`, if there is a state store already: a check makes none.
-
-    Raises StateError.
-    """
+def store_result(config: Config, result: Mapping[str, Any]) -> None:
+    """Store a `summary`, if there is a state store; check creates none. Raises StateError."""
     if not state_exists(config.state.place):
         return
     with closing(open_state(config.state.place)) as state:
-        state.put(KEY, dict(found), None)
+        state.put(KEY, dict(result), None)
 
 
-def note_check(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
-    """As `note`, for a caller that only wants the findings. A store that is away, hangs, or may not
-    be written to is no failure.
-    """
+def store_check_result(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
+    """As `store_result`, but ignores a state store that fails, hangs, or can't be written to."""
 
     def keep() -> None:
         with suppress(TidelogError, OSError):
-            note(config, summary(findings))
+            store_result(config, summary(findings))
 
     thread = threading.Thread(target=keep, name="tidelog-note-check", daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
 
 
-def noted(state: StateStore) -> dict[str, Any] | None:
-    """The summary that was kept last."""
+def stored_result(state: StateStore) -> dict[str, Any] | None:
+    """Return the summary that was stored last."""
     stored = state.get(KEY)
     return None if stored is None else stored.value

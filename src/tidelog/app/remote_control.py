@@ -1,4 +1,4 @@
-"""What other processes ask of a capture through the state store and the event log."""
+"""Commands and queries for a running capture, over the state store and the event log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import closing
 from typing import Any, Final
 
 from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME, leave_to, pipeline_lease
-from tidelog.app.instances import of_pipeline
-from tidelog.app.log_location import log_place
+from tidelog.app.elections import LEASE_NAME, pipeline_lease_name, request_handover
+from tidelog.app.instances import pipeline_prefix
+from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.dump_problems import reasons, told_holds
+from tidelog.app.overview.dump_problems import reasons, reported_blocks
 from tidelog.app.overview.reader import StatusReader
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
@@ -31,13 +31,13 @@ from tidelog.state.wrappers import ReadOnlyStateStore
 COMMAND_S: Final = 10.0
 
 
-def patience_s(config: Config) -> float:
-    """So long that whoever leads has looked for commands, and acted."""
+def command_timeout_s(config: Config) -> float:
+    """Return a timeout in seconds in which a leader reads and handles a command."""
     return max(COMMAND_S, 2 * look_every_s(config.state.place))
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
-    """Give a command to the leading capture; its outcome, or that it waits."""
+    """Send a command to the leader; return its outcome, or that it still waits."""
     state = open_state(config.state.place)
     try:
         mailbox = Mailbox(state)
@@ -55,22 +55,22 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
 def hand_over(
     config: Config, to: str | None, *, timeout_s: float, pipeline: str | None = None
 ) -> dict[str, Any]:
-    """Have another process lead: from whom, and to whom.
+    """Ask the leader to hand over to another process; return ``from`` and ``to``.
 
     Args:
-        config: of the capture.
-        to: who; None: any that stands by.
-        timeout_s: how long it may take.
-        pipeline: the name of the pipeline that another is to deliver; None: another is to capture.
+        config: the configuration of the capture.
+        to: the standby that takes over; None: any.
+        timeout_s: the longest time to wait.
+        pipeline: the name of the pipeline to hand over; None: the capture.
 
     Raises:
-        UsageError: nobody leads, or whoever is to lead does not stand by.
+        UsageError: nobody leads, or no such process stands by.
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     if not state_exists(config.state.place):
         raise UsageError("no capture has run here: there is no state store yet")
-    lease = LEASE_NAME if pipeline is None else pipeline_lease(pipeline)
+    lease = LEASE_NAME if pipeline is None else pipeline_lease_name(pipeline)
     election = open_election(config.state.place, lease, "handover", 10)
     try:
         leader = election.leader()
@@ -79,14 +79,14 @@ def hand_over(
         if leader is None:
             raise UsageError("no capture leads")
         if pipeline is None:
-            _ask_capture(config, leader, to, timeout_s)
+            _request_handover(config, leader, to, timeout_s)
         else:
             with closing(open_state(config.state.place)) as state:
-                leave_to(state, lease, of_pipeline(pipeline), leader, to)
+                request_handover(state, lease, pipeline_prefix(pipeline), leader, to)
         while time.monotonic() < deadline:
-            found = election.leader()
-            if found not in (None, leader):
-                return {"from": leader, "to": found}
+            new_leader = election.leader()
+            if new_leader not in (None, leader):
+                return {"from": leader, "to": new_leader}
             time.sleep(0.1)
     finally:
         election.close()
@@ -97,24 +97,27 @@ def hand_over(
     )
 
 
-def _ask_capture(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
+def _request_handover(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
     answer = send_command(config, Handover(leader=leader, to=to), timeout_s=timeout_s)
     if answer["error"] is not None:
         raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
 
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
-    """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
+    """Return the key ranges ``(low, high]`` that dumps could not read.
+
+    They have key values, so they are returned on demand only.
+    """
     state = ReadOnlyStateStore(config.state.place)
     try:
-        found = []
+        ranges = []
         for name in state.keys(DUMP_PREFIX):
             document = state.get(name)
             if document is None:
                 continue
             dump = DumpState.from_json(document.value)
             for progress in dump.tables:
-                found += [
+                ranges += [
                     {
                         "dump_id": dump.dump_id,
                         "table": progress.table,
@@ -124,19 +127,19 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
                     }
                     for failed in progress.failed
                 ]
-        return found
+        return ranges
     finally:
         state.close()
 
 
 def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
-    """What `StatusReader` reads, with the ``overview`` of it; ``ranges``: `failed_ranges` too."""
+    """Return what `StatusReader` reads and its ``overview``; ``ranges``: also `failed_ranges`."""
     with StatusReader(config) as reader:
-        found = reader.read()
+        document = reader.read()
     if ranges:
-        found["failed_ranges"] = failed_ranges(config)
-    found["overview"] = overview(found, int(time.time() * 1000)).to_json()
-    return found
+        document["failed_ranges"] = failed_ranges(config)
+    document["overview"] = overview(document, int(time.time() * 1000)).to_json()
+    return document
 
 
 def dump_wait(
@@ -146,16 +149,18 @@ def dump_wait(
     on_progress: OnStatus = ignore,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """Wait until the dump has finished; its summary. ``on_progress`` is told summaries, with
-    ``held``: what holds the dump, see `tidelog.app.overview.dump_problems.holds_on`.
+    """Wait until the dump has finished; return its summary.
+
+    ``on_progress`` is called with summaries; their ``held`` says what blocks the dump, see
+    `tidelog.app.overview.dump_problems.blocks_of`.
 
     Raises:
-        UsageError: there is no such dump, and no command that asks for it waits.
+        UsageError: there is no such dump, and no pending command asks for it.
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    held: list[dict[str, Any]] = []
-    look_at = 0.0
+    blocks: list[dict[str, Any]] = []
+    check_at = 0.0
     state = ReadOnlyStateStore(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
@@ -165,11 +170,11 @@ def dump_wait(
                 dump = DumpState.from_json(document.value)
                 summary = dump.summary()
                 if dump.finished:
-                    held = []
-                elif time.monotonic() >= look_at:
-                    look_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
-                    held = told_holds(state, summary)
-                on_progress({**summary, "held": held})
+                    blocks = []
+                elif time.monotonic() >= check_at:
+                    check_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
+                    blocks = reported_blocks(state, summary)
+                on_progress({**summary, "held": blocks})
                 if dump.finished:
                     return summary
             elif not asked_for:
@@ -177,12 +182,12 @@ def dump_wait(
             time.sleep(0.1)
     finally:
         state.close()
-    why = f" {reasons(held)}" if held else ""
-    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on.{why}")
+    why = f" {reasons(blocks)}" if blocks else ""
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}")
 
 
-def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
-    """The table's name as the event log spells it; one that may still come is left as it is."""
+def _name_in_log(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
+    """Return the table's name as in the event log; with ``follow``, also of a table to come."""
     for table in tables:
         if wanted in (str(table), f"{table.namespace}.{table.name}"):
             return str(table)
@@ -200,9 +205,9 @@ def read_log(
     follow: bool = False,
     dumps: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """`log_lines`, parsed."""
-    found = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
-    return map(json.loads, found)
+    """As `log_lines`, but parsed."""
+    lines_of_log = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
+    return map(json.loads, lines_of_log)
 
 
 def log_lines(
@@ -214,23 +219,23 @@ def log_lines(
     follow: bool = False,
     dumps: bool = False,
 ) -> Iterator[str]:
-    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None), or the
-    last ``tail`` of them.
+    """Yield change events in Debezium's envelope as JSON texts.
 
-    With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
-    record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    They start at ``start`` (the head if None), or are the last ``tail`` ones. With ``dumps``, the
+    log's records about dumps are included: ``op`` is ``dump``, and ``dump`` has the record, e.g.
+    that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
     """
     from tidelog.spark.sessions.installation import check_pyspark
 
-    check_pyspark()  # the shapes of what Spark reads are its types; no Java is needed
+    check_pyspark()  # the readers use types of pyspark; no Java is needed
     from tidelog.spark.changes.log_lines import lines
 
-    path = log_place(config)
+    path = event_log_path(config)
     if not EventLog.exists(path):
-        raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
+        raise EventLogError(f"{path} holds no event log; `tidelog capture` creates one")
     log = EventLog.open(path)
     if table is not None:
-        table = _spelled(table, log.schemas.tables(), follow=follow)
+        table = _name_in_log(table, log.schemas.tables(), follow=follow)
     offset = log.head_offset if start is None else start
     if offset < 0:
         raise UsageError("--from: an offset is not negative")
@@ -239,7 +244,7 @@ def log_lines(
     log.check_offsets(offset)
     if tail is not None:
         end = log.latest_offset(durable=False)
-        last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
+        last = lines(log, path, _tail_start(log, end, table, tail), end, table, dumps=dumps)
         yield from deque(last if tail else (), maxlen=tail)
         offset = end
         if not follow:
@@ -258,13 +263,13 @@ def log_lines(
         time.sleep(0.1)
 
 
-def _tail_begins(log: EventLog, end: int, table: str | None, count: int) -> int:
-    """An offset from which on there are at least ``count`` events, if the log holds so many."""
-    found = 0
+def _tail_start(log: EventLog, end: int, table: str | None, count: int) -> int:
+    """Return an offset after which there are at least ``count`` events, if the log has so many."""
+    count_so_far = 0
     chain = log.chain()
     for meta in reversed(chain.between(chain.head, end)):
-        if found >= count:
+        if count_so_far >= count:
             return meta.next
         rows = meta.rows_by_table
-        found += sum(rows.values()) if table is None else rows.get(table, 0)
+        count_so_far += sum(rows.values()) if table is None else rows.get(table, 0)
     return log.head_offset

@@ -1,5 +1,6 @@
-"""What a process that starts asks event log and state store for, before it leads or stands by: one
-that is away is waited for, and who is not let in ends at once.
+"""Reads the event log and the state store at startup, before this process leads or stands by.
+
+Retries while one is unavailable, and ends at once if one refuses access.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
 from tidelog.config import Config
@@ -22,29 +23,28 @@ logger = logging.getLogger(__name__)
 
 
 def read_at_startup(config: Config, state: StateStore) -> bool:
-    """Is there an event log? Raises what it and the state store refuse us with, or why they don't
-    answer.
-    """
+    """Return whether there is an event log. Raises the errors of the log and the state store."""
     state.get(STATUS_KEY)
-    place = log_place(config)
+    place = event_log_path(config)
     if EventLog.exists(place):
         return True
-    Consumers(storage_at(place)).all()  # of a bucket that is not there every object seems to lack
+    # in a bucket that does not exist, every object seems to be missing
+    Consumers(storage_at(place)).all()
     return False
 
 
 def retry_until_available(
     ask: Callable[[], bool], stop: threading.Event, on_state: Callable[[str, str], None]
 ) -> bool:
-    """Ask until the answer is True; False: ``stop`` was set before.
+    """Call ``ask`` until it returns True; return False if ``stop`` was set before.
 
     Args:
-        ask: may raise; what may pass is told, and asked again with growing pauses.
-        stop: nobody asks any more.
-        on_state: told ``retrying``, and why.
+        ask: may raise; a transient error is logged and retried, with growing pauses.
+        stop: ends the retries when set.
+        on_state: called with ``retrying`` and the error's message.
 
     Raises:
-        TidelogError: what needs a person.
+        TidelogError: an error that a person has to fix.
     """
     retry_s = RETRY_FIRST_S
     while not stop.is_set():
@@ -56,7 +56,7 @@ def retry_until_available(
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            logger.warning("it is tried again: %s", error)
+            logger.warning("retrying: %s", error)
             on_state("retrying", str(error))
             stop.wait(retry_s)
             retry_s = min(RETRY_MOST_S, retry_s * 2)

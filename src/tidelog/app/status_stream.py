@@ -1,4 +1,4 @@
-"""The status, for whoever watches it."""
+"""Polls the status for callers that display it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from tidelog.app.overview.reader import StatusReader
 from tidelog.config import Config
 from tidelog.errors import EventLogError, StorageError
-from tidelog.state.opening import look_every_s, sparing
+from tidelog.state.opening import look_every_s, pays_per_request
 
-_ASK_EVERY_S = 0.5  # capture publishes about once a second
+_POLL_EVERY_S = 0.5  # capture publishes about once a second
 _LOG_EVERY_S = 1.0
 
 OnStatus = Callable[[dict[str, Any]], None]
@@ -22,18 +22,18 @@ def ignore(_status: dict[str, Any]) -> None:
 
 
 class StatusFeed:
-    """A `StatusReader` for callers that look all the time. A context manager, for one thread.
+    """A `StatusReader` for callers that poll. A context manager, for one thread.
 
     Attributes:
-        ask_every_s: seconds between two looks; longer for a store whose requests are paid for.
-        is_paid: is it such a store?
+        poll_interval_s: seconds between two polls; longer if the state store's requests cost money.
+        pays_per_request: whether they cost money.
     """
 
     def __init__(self, config: Config) -> None:
-        self.ask_every_s = max(_ASK_EVERY_S, look_every_s(config.state.place))
-        self.is_paid = sparing(config.state.place)
-        self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.ask_every_s))
-        self._of_log: dict[str, Any] = {"outputs": []}
+        self.poll_interval_s = max(_POLL_EVERY_S, look_every_s(config.state.place))
+        self.pays_per_request = pays_per_request(config.state.place)
+        self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.poll_interval_s))
+        self._log_status: dict[str, Any] = {"outputs": []}
 
     def __enter__(self) -> StatusFeed:
         return self
@@ -42,13 +42,15 @@ class StatusFeed:
         self._reader.__exit__(*error)
 
     def latest(self, *, last: bool = False) -> dict[str, Any]:
-        """As `tidelog.app.status`; ``capture`` is None before the first. An event log that can't be
-        read now is as it was. ``last``: for who ends; a log is not walked where that would take
-        long, and nothing is told of outputs then.
+        """Return a status as `tidelog.app.status` does; ``capture`` is None before the first
+        capture.
+
+        If the event log can't be read now, its part is that of the last call. ``last``: for a
+        process that ends; where reading the log costs money, outputs are left out.
         """
-        found = self._reader.noted()
-        if last and self.is_paid:
-            return {**found, "outputs": []}
+        status = self._reader.from_state()
+        if last and self.pays_per_request:
+            return {**status, "outputs": []}
         with suppress(EventLogError, StorageError, OSError):
-            self._of_log = self._reader.from_log()
-        return {**found, **self._of_log}
+            self._log_status = self._reader.from_log()
+        return {**status, **self._log_status}

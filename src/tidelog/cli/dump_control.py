@@ -1,4 +1,4 @@
-"""Steering dumps that run: each command is given to the capture that leads."""
+"""The commands that control running dumps, the log, pipelines and engines."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ def pause(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Pause a dump, or all; or the log's reading, or the pipeline. It stays so over restarts."""
+    """Pause a dump, or all; or the reading of the log, or the pipeline. It stays paused over
+    restarts.
+    """
     from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build
 
-    _check_one(dump, log, pipeline)
+    _check_only_one(dump, log, pipeline)
     loaded, by = client.load(config), _caller()
     command = build(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
     if log:
@@ -47,13 +49,13 @@ def pause(
     client.send(loaded, command, timeout, as_json=as_json)
 
 
-def _check_one(dump: str | None, log: bool, pipeline: bool) -> None:
+def _check_only_one(dump: str | None, log: bool, pipeline: bool) -> None:
     if (dump is not None) + log + pipeline > 1:
         raise UsageError("give one of a dump's id, --log and --pipeline")
 
 
 def _caller() -> str:
-    """Who runs this command, as far as the machine knows."""
+    """Return the user and host of this command, as far as they are known."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
     except (OSError, KeyError):  # an account without a name, as in a container
@@ -68,10 +70,10 @@ def resume(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a paused dump, or all; or with the log's reading, or the pipeline."""
+    """Resume a paused dump, or all; or the reading of the log, or the pipeline."""
     from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build
 
-    _check_one(dump, log, pipeline)
+    _check_only_one(dump, log, pipeline)
     loaded = client.load(config)
     command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
     if log:
@@ -91,39 +93,39 @@ def cancel(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel a dump, all, or some of their tables; what is read already stays.
+    """Cancel a dump, all, or some of their tables; rows that were read stay.
 
-    Without a dump's id it asks which; where nobody can answer, and with --json, it lists them and
+    Without a dump's id it asks for one; where nobody can answer, and with --json, it lists them and
     exits 2.
     """
     from tidelog.control.commands import StopSnapshot, build
 
     loaded = client.load(config)
     if dump is None and not every and not table:
-        dump = _which(loaded, config, as_json=as_json)
+        dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
             return
     command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
     client.send(loaded, command, timeout, as_json=as_json)
 
 
-def _which(config: Config, file: Path, *, as_json: bool) -> str | None:
-    """The dump to cancel; None: none runs, or the person asked wants none."""
+def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
+    """Return the dump to cancel; None: no dump runs, or the user chose none."""
     from tidelog import app
     from tidelog.cli.watch.dump_wait import sentence
     from tidelog.cli.watch.dumps import unfinished
 
     running = unfinished(app.status(config))
     if not running:
-        if as_json:  # as if capture had been asked, and found nothing
+        if as_json:  # the same answer as capture's for no dumps
             terminal.emit({"id": None, "state": "done", "details": {"dumps": []}, "error": None})
         else:
-            terminal.say("no dump runs")
+            terminal.print_line("no dump runs")
         return None
     sentences = "\n".join(f"  {sentence(dump)}" for dump in running)
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"name the dump to cancel, or --all; there are:\n{sentences}")
-    terminal.say(sentences)
+    terminal.print_line(sentences)
     if len(running) == 1:
         name: str = running[0]["dump_id"]
         return name if typer.confirm(f"Cancel {name}?") else None
@@ -138,7 +140,7 @@ def handover(
     config: ConfigFile,
     to: Annotated[
         str | None,
-        typer.Option(metavar="HOLDER", help="One of those that `tidelog status` says stand by."),
+        typer.Option(metavar="HOLDER", help="One of the standbys in `tidelog status`."),
     ] = None,
     pipeline: Annotated[
         str | None,
@@ -146,16 +148,16 @@ def handover(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait until capture has acted on it."),
+        typer.Option(metavar="SECONDS", help="How long to wait until capture has handled it."),
     ] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Have another process capture, or deliver, as before an upgrade or a zone's end."""
+    """Have another process capture, or deliver, for example before an upgrade."""
     loaded = client.load(config)
     from tidelog import app
 
-    found = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
-    terminal.show(found, as_json=as_json)
+    result = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
+    terminal.show(result, as_json=as_json)
 
 
 def forget_engine(
@@ -163,9 +165,9 @@ def forget_engine(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the engine.")],
     as_json: Json = False,
 ) -> None:
-    """Forget an engine in a program that will not run again: the event log is kept for it no more.
+    """Forget an engine that will not run again, so that the event log is no longer kept for it.
 
-    Its progress is deleted: an engine of the name that starts later is a new one.
+    Its progress is deleted: a later engine of the same name is a new one.
     """
     loaded = client.load(config)
     from tidelog import app
@@ -186,7 +188,7 @@ def set_options(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Change how dumps read, running ones too."""
+    """Change how dumps read, also running ones."""
     from tidelog.control.option_texts import parse_options
 
     command = parse_options(options)
@@ -207,7 +209,7 @@ def send_signal(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Send a signal as Debezium has it."""
+    """Send a signal in Debezium's form."""
     from tidelog.control.debezium import Signal, parse
     from tidelog.control.mailbox import new_id
 

@@ -1,4 +1,4 @@
-"""How a command ends: by a signal, and with which message and exit code after an error."""
+"""Ends a command: by a signal, or with a message and exit code after an error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 before_exit: list[Callable[[], None]] = []
-"""What gives a terminal back as it was, where a process ends without unwinding."""
+"""Functions that restore the terminal when a process ends without unwinding."""
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second one ends the process at once."""
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends the process at
+    once.
+    """
     stop = threading.Event()
 
     def request(number: int, frame: object) -> None:
@@ -44,20 +46,20 @@ def stopping() -> Iterator[threading.Event]:
 _ADVICE = {
     Policy.RETRY: "this may pass: try again",
     Policy.VOID: "this may pass: try again",
-    Policy.RESTART: "start it again; it goes on from what is durable",
+    Policy.RESTART: "start it again; it resumes after the last durable change",
 }
 
 
 def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
-    """Tell people (and, with ``--json``, programs) about an error; the exit code it stands for."""
+    """Print the error (with ``--json`` also as JSON) and return its exit code."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, TidelogError):
         message, code = str(error), error.exit_code
         advice = _ADVICE.get(error.policy) if code == EXIT_FAILED else None
-        terminal.complain(f"{message} ({advice})" if advice else message)
+        terminal.print_error(f"{message} ({advice})" if advice else message)
     else:
-        # The exception's own text may hold cell values: show where it happened, not what it says.
+        # The exception's own text may have cell values: show where it happened, not the text.
         message, code = f"internal error ({type(error).__name__})", EXIT_FAILED
         # TIDELOG_DEBUG shows all, for a machine whose data may be seen.
         show_all = bool(os.environ.get("TIDELOG_DEBUG"))
@@ -66,7 +68,7 @@ def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
             if show_all
             else traceback.format_tb(error.__traceback__)
         )
-        terminal.complain(f"{message}; please report it with what follows\n{where}")
+        terminal.print_error(f"{message}; please report it with what follows\n{where}")
     if as_json:
         terminal.emit({"error": {"kind": type(error).__name__, "message": message}})
     return code

@@ -1,4 +1,4 @@
-"""The forms of log lines."""
+"""Formats log records as text or JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from tidelog.model.printable import printable
 
 
 class OneLineFormatter(logging.Formatter):
-    """A record is a line, whatever the names in it hold; a traceback follows on its own lines."""
+    """Writes a record as one line, whatever names it has; a traceback follows on its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """A record is a JSON object on a line: ``at``, ``level``, ``logger``, ``message``, ``thread``;
-    of an error also its ``kind`` and ``where`` it happened, not its text: that may hold values.
+    """Writes a record as a JSON object: ``at``, ``level``, ``logger``, ``message``, ``thread``.
+
+    An error also has its ``kind`` and ``where`` it happened, but not its text, which may have
+    values.
     """
 
     def format(self, record: logging.LogRecord) -> str:

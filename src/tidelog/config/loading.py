@@ -1,7 +1,7 @@
-"""How a file becomes a `Config`.
+"""Loads and validates a configuration file.
 
-Relative paths are resolved against the directory of the file. Everything wrong in a file is
-reported at once, each with its line.
+Relative paths are resolved against the directory of the file. All errors of a file are reported at
+once, each with its line.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSec
 
 KeyPath = tuple[str | int, ...]
 
-# ${NAME} must be set, ${NAME:-default} need not be, $${ is a literal ${.
+# ${NAME} must be set, ${NAME:-default} may be unset, $${ is a literal ${.
 _VARIABLE = re.compile(r"(\$\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
 _USER_INFO = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
 
 
 @dataclass(slots=True)
 class MarkedData:
-    """What a file says, and where.
+    """The data of a file, with its lines.
 
     Attributes:
         data: mappings, lists and scalars.
-        lines: 1-based line of each value by its path; a mapping's value has the line of its key.
-        interpolated: paths whose text came from a variable, and may be secret.
+        lines: the 1-based line of each value by its path; a mapping's value has the line of its
+            key.
+        interpolated: the paths whose text came from a variable, and may be secret.
     """
 
     data: Any = None
@@ -52,7 +53,7 @@ class MarkedData:
     interpolated: set[KeyPath] = field(default_factory=set)
 
     def line(self, path: KeyPath) -> int:
-        """The line of ``path``, or of the nearest part of it that the file has."""
+        """Return the line of ``path``, or of the nearest part of it that the file has."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -62,8 +63,8 @@ def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedDa
     """Parse ``text`` and fill in variables from ``environ``.
 
     Raises:
-        ConfigError: a syntax error, a key given twice, a variable that is not set; each with
-            ``file_name`` and line. Missing variables are all named at once.
+        ConfigError: a syntax error, a duplicate key, a variable that is not set; each with
+            ``file_name`` and line. All missing variables are named at once.
     """
     loader = yaml.SafeLoader(text)
     try:
@@ -156,18 +157,19 @@ class _Reader:
                 )
                 return ""
             self.marked.interpolated.add(path)
-            # A password is put in as it is; in a URL's user:password@ it must be percent-encoded.
+            # A password is inserted as it is; in a URL's user:password@ it must be percent-encoded.
             return quote(value, safe="") if match.start() < encode_before else value
 
         return _VARIABLE.sub(replacement, text)
 
 
 def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's; ``HOSTNAME`` is
-    known without being set, for shells keep it for themselves).
+    """Read ``path`` and fill in ``${NAME}`` from ``environ``.
+
+    None: the process's environment; ``HOSTNAME`` is always known, because shells do not export it.
 
     Raises:
-        ConfigError: names file and line of everything that is wrong.
+        ConfigError: names file and line of every error.
     """
     path = Path(path)
     try:
@@ -192,17 +194,17 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
     if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
         Config.model_rebuild(force=True)
     try:
-        found = Config.model_validate(marked.data, context={"base": base})
+        config = Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:
         problems = [
             (marked.line(_place(details)), _explain(details, marked)) for details in error.errors()
         ]
     else:
-        return found.with_variables(marked.interpolated)
+        return config.with_variables(marked.interpolated)
     raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
 
 
-# pydantic's error type → ours, with the values of its context
+# pydantic's error type → our message, with the values of its context
 _EXPLANATIONS = {
     "missing": "is missing",
     "string_type": "expected a text (put it in quotes)",
@@ -222,7 +224,7 @@ _EXPLANATIONS = {
     "string_too_long": "must have at most {max_length} characters",
 }
 
-# Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
+# Options that may have secrets, or mappings whose values may, if the file has them in plain text.
 SECRET = frozenset(
     (
         *(
@@ -241,7 +243,7 @@ SECRET = frozenset(
 
 
 def _explain(details: ErrorDetails, marked: MarkedData) -> str:
-    """One problem as text. Values are shown only where they can't be secret."""
+    """Describe one problem. Values are shown only where they can't be secret."""
     location, context = _place(details), details.get("ctx", {})
     name = _dotted(location)
     if details["type"] == "extra_forbidden":
@@ -255,7 +257,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     elif details["type"] in _EXPLANATIONS:
         explanation = _EXPLANATIONS[details["type"]].format(**context)
         if context.get("min_length", 1) > 1 and details["input"]:
-            # To pydantic a secret is short as a list is.
+            # For pydantic a short secret is "too short", as a list is.
             unit = "characters" if isinstance(details["input"], str) else "entries"
             explanation = f"must have at least {context['min_length']} {unit}"
     else:
@@ -268,7 +270,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
 
 
 def _place(details: ErrorDetails) -> tuple[str | int, ...]:
-    """Where in the file: pydantic puts a kind behind ``source`` and ``outputs[n]``."""
+    """Return the path in the file: pydantic adds the kind after ``source`` and ``outputs[n]``."""
     location = details["loc"]
     if details["type"] == "union_tag_invalid":
         return (*location, "kind")
@@ -286,7 +288,7 @@ def _kinds(location: tuple[str | int, ...]) -> str:
 
 
 def _unusable(location: tuple[str | int, ...], kind: str) -> str:
-    """Why a kind is none: it may be one that another distribution brings, and be broken."""
+    """Explain why a kind is unusable: a plugin may have it, and be broken."""
     outputs = location[0] == "outputs"
     registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
     if kind in registry.others:
@@ -305,7 +307,7 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 
 
 def _did_you_mean(location: tuple[str | int, ...]) -> str:
-    """``location`` as pydantic gives it, with the source's kind."""
+    """Return a hint for an unknown key; ``location``: pydantic's, with the source's kind."""
     section, unknown = _section_at(location[:-1]), str(location[-1])
     kinds: Mapping[str, type[Section]] = OUTPUTS if section in OUTPUTS.values() else SOURCES
     if section in kinds.values():
@@ -331,15 +333,15 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     if location[0] == "source" and len(location) > 1:
         return SOURCES[str(location[1])]
     if location[0] == "outputs" and len(location) > 2:
-        found: Any = OUTPUTS[str(location[2])]
+        model: Any = OUTPUTS[str(location[2])]
         if len(location) > 3:  # a section inside an output
-            found = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), found)
-        return found  # type: ignore[no-any-return]
+            model = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), model)
+        return model  # type: ignore[no-any-return]
     return _inner(SECTIONS[str(location[0])], location[1:])
 
 
 def _inner(section: type[Section], location: tuple[str | int, ...]) -> type[Section]:
-    """The section of an option, where that holds just one, such as ``control.rest``."""
+    """Return the section of an option that has just one, such as ``control.rest``."""
     field = section.model_fields.get(str(location[0])) if location else None
     if field is None:
         return section

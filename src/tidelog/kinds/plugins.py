@@ -1,4 +1,4 @@
-"""Sections of the configuration that kinds of other distributions bring."""
+"""Adds the configuration sections of plugins."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ S = TypeVar("S")
 
 
 def section_of(registry: Registry[Any], kind: str, base: type[S]) -> type[S]:
-    """The model of the kind's section. Raises ConfigError if it is none that a configuration can
-    hold, or can't be loaded.
+    """Return the model of the kind's section.
+
+    Raises ConfigError if it can't be loaded, or is no valid section.
     """
     section: Any = getattr(registry.get(kind), "section", None)
     if not (isinstance(section, type) and issubclass(section, base)):
@@ -35,9 +36,10 @@ def section_of(registry: Registry[Any], kind: str, base: type[S]) -> type[S]:
 
 
 def add_sections(registry: Registry[Any], base: type[S], known: dict[str, type[S]]) -> bool:
-    """Take in what other distributions bring, when a configuration is read: by then they can import
-    all of Tidelog. Is there anything new? What is broken is left out; `section_of` says why when a
-    configuration names it.
+    """Add the sections of plugins to ``known``; return whether there are new ones.
+
+    It runs when a configuration is read: by then plugins can import all of Tidelog. Broken ones are
+    left out; `section_of` says why when a configuration names one.
     """
     before = len(known)
     for kind in registry.others:
@@ -48,8 +50,9 @@ def add_sections(registry: Registry[Any], base: type[S], known: dict[str, type[S
 
 
 class OneOf:
-    """Annotates a field that holds one of the models of ``kinds`` as it is when the schema of the
-    field's model is built, told apart by ``kind``.
+    """Annotates a field with a union of the models in ``kinds``, distinguished by ``kind``.
+
+    The union is that of the time when the schema of the field's model is built.
     """
 
     def __init__(self, kinds: Mapping[str, type[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""When to look at a lease that another renews, where each look is paid for."""
+"""Plans when to poll a lease that another process renews, where each request costs money."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import math
 import random
 from typing import Final
 
-MOST: Final = 0.18
-"""Of its length: between two looks."""
+POLL_SHARE: Final = 0.18
+"""The longest time between two polls, as a share of the lease's duration."""
 RENEWALS: Final = 2
-"""So often a lease is renewed in its length, where each renewal is paid for."""
+"""How often a lease is renewed within its duration where each renewal costs money."""
 _STEP: Final = 1 / 30
-"""Of its length: so late a renewal may be seen."""
+"""How late a renewal may be seen, as a share of the lease's duration."""
 _SOONEST: Final = 0.998
-"""Of the time between two renewals, by the clock of another host."""
+"""The shortest time between two renewals as another host's clock may show it, as a share."""
 
 
 class LeasePolling:
-    """Plans them: seldom, soon after each renewal, and when the lease would end.
+    """Plans polls: seldom, but soon after each renewal, and when the lease would expire.
 
-    Who stands by counts the lease's length from where it *saw* the renewal. So what it sees late it
-    takes over late. But renewals come at equal times: between which two moments the last one was
-    says when the next one is due. A lease that was renewed otherwise is seen at the next look.
+    A standby counts the lease's duration from when it *saw* the renewal, so what it sees late it
+    takes over late. But renewals come at equal intervals: the two moments between which the last
+    one was tell when the next one is due. A lease that is renewed otherwise is seen at the next
+    poll.
     """
 
     def __init__(self, most_s: float) -> None:
-        """``most_s``: between two looks."""
+        """``most_s``: the longest time between two polls."""
         self._most_s = most_s
         self._not_before = -math.inf
         self._renewed = (-math.inf, -math.inf)
@@ -33,14 +34,14 @@ class LeasePolling:
     def next(
         self, asked: float, answered: float, *, renewed: bool, same_leader: bool, ttl_s: float
     ) -> float:
-        """When to look again, on the clock that the look before was timed by.
+        """Return when to poll again, on the clock of the last poll.
 
         Args:
-            asked: when it began.
-            answered: when it had ended.
-            renewed: the lease was written since the look before.
-            same_leader: by who had it then.
-            ttl_s: how long it lasts.
+            asked: when the last poll was sent.
+            answered: when it was answered.
+            renewed: whether the lease was written since the poll before.
+            same_leader: whether the same process wrote it.
+            ttl_s: the duration of the lease.
         """
         every_s, step_s = ttl_s / RENEWALS, ttl_s * _STEP
         if renewed:
@@ -50,7 +51,7 @@ class LeasePolling:
         self._not_before = asked
         begun, ended = self._renewed
         due = max(begun + every_s * _SOONEST, asked) + step_s
-        if not answered < due <= ended + every_s + 2 * step_s:  # unknown, or it is not renewed
+        if not answered < due <= ended + every_s + 2 * step_s:  # unknown, or not renewed
             return answered + self._most_s * random.uniform(0.8, 1)  # noqa: S311 - it hides nothing
         wait_s = due - answered
         return answered + wait_s / math.ceil(wait_s / self._most_s)

@@ -1,8 +1,8 @@
 """State and elections beside the event log on an object store: ``log:``.
 
-Below the log's place, in ``state/documents`` and ``state/leases``, is an object for each document.
-It is replaced only while its tag is the expected one (``If-Match``), and created only where none is
-(``If-None-Match: *``): what keeps two writers of the event log apart does the same here.
+Below the log's location, ``state/documents`` and ``state/leases`` have an object for each document.
+It is replaced only if its tag is the expected one (``If-Match``), and created only if there is none
+(``If-None-Match: *``), as are the event log's own objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.eventlog.storage.opening import options_of
 from tidelog.model.log_locations import is_url
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
-from tidelog.state.lease_polling import MOST
+from tidelog.state.lease_polling import POLL_SHARE
 from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SCHEME: Final = "log:"
 _DOCUMENTS, _LEASES = "documents", "leases"
 _ENDING: Final = ".json"
-# A document is small, and a lease does not wait for a request of half a minute.
+# A document is small, and a lease can't wait half a minute for a request.
 _PATIENCE: Final = {"timeout": "5s", "connect_timeout": "3s"}
 
 
 class ObjectRegister:
-    """`tidelog.state.documents.Register`: an object for each text."""
+    """A `tidelog.state.documents.Register`: an object for each text."""
 
     def __init__(self, storage: ObjectStorage, folder: str) -> None:
         self._storage = storage
@@ -63,7 +63,7 @@ class ObjectRegister:
         return [file.removesuffix(_ENDING) for file in files if file.endswith(_ENDING)]
 
     def close(self) -> None:
-        """The client is shared with the event log's."""
+        """Do nothing: the event log uses the same client."""
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}{_ENDING}"
@@ -82,12 +82,13 @@ def _state_errors() -> Iterator[None]:
 
 
 class LogBackend:
-    """`tidelog.ports.StateBackend` of ``log:PLACE?OPTION=VALUE``; the configuration fills in the
-    event log's place and its storage options.
+    """The `tidelog.ports.StateBackend` of ``log:PLACE?OPTION=VALUE``.
+
+    The configuration fills in the event log's location and its storage options.
     """
 
     look_every_s = 15.0
-    """Each look is a request that somebody pays for."""
+    """Each request costs money."""
 
     def checked(self, url: str, base: Path) -> str:
         place = url.removeprefix(SCHEME).partition("?")[0]
@@ -111,14 +112,14 @@ class LogBackend:
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> LeaseElection:
         leases = Documents(ObjectRegister(_storage(url), _LEASES))
-        look_every_s = ttl_s * MOST
+        look_every_s = ttl_s * POLL_SHARE
         return LeaseElection(
             leases, name, holder, ttl_s, first_epoch=first_epoch, look_every_s=look_every_s
         )
 
 
 def _storage(url: str) -> ObjectStorage:
-    check_installed("obstore")  # first, as `storage_at` has it
+    check_installed("obstore")  # first, as in `storage_at`
     from tidelog.eventlog.storage.objects import ObjectStorage
 
     place, _, query = url.removeprefix(SCHEME).partition("?")

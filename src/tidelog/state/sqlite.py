@@ -1,4 +1,4 @@
-"""State documents in one SQLite file."""
+"""State documents and elections in one SQLite file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUSY_TIMEOUT_S: Final = 15.0
 
 
 def database_path(url: str | Path) -> Path:
-    """The file behind ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or a plain path."""
+    """Return the file of ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or a path."""
     text = str(url)
     if text.startswith(_URL):
         text = text.removeprefix(_URL)
@@ -37,10 +37,10 @@ def database_path(url: str | Path) -> Path:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Autocommit, WAL, every commit durable. Shared by threads under a lock of the caller."""
+    """Open the file: autocommit, WAL, every commit durable. Threads share it under a lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite gives its other files the mode of this one. One that is there is not opened: to
+        # SQLite gives its other files the mode of this one. An existing file is not opened: to
         # close it again would end the locks of this process (sqlite.org/howtocorrupt.html, §2.2).
         if not path.exists():
             with suppress(FileExistsError):
@@ -56,7 +56,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _retry_locked(connection: sqlite3.Connection, sql: str) -> None:
-    """Changing the journal mode ignores the busy timeout (sqlite.org/wal.html, §9)."""
+    """Retry: changing the journal mode ignores the busy timeout (sqlite.org/wal.html, §9)."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -72,10 +72,11 @@ def _retry_locked(connection: sqlite3.Connection, sql: str) -> None:
 def transaction(
     connection: sqlite3.Connection, lock: threading.Lock, path: Path
 ) -> Iterator[sqlite3.Connection]:
-    """One writing transaction, serialised with those of other threads and processes."""
+    """Run one writing transaction, serialised with those of other threads and processes."""
     with lock:
         try:
-            # IMMEDIATE: a deferred one that starts reading may not upgrade under WAL (SQLITE_BUSY).
+            # IMMEDIATE: a deferred transaction that starts with a read may fail to upgrade under
+            # WAL (SQLITE_BUSY).
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -91,10 +92,10 @@ def transaction(
 
 
 class SqliteState:
-    """`tidelog.ports.StateStore` in a SQLite file, for processes of one host."""
+    """A `tidelog.ports.StateStore` in a SQLite file, for processes of one host."""
 
     def __init__(self, url: str | Path) -> None:
-        self._led: tuple[str, int] | None = None  # the lease, and its epoch
+        self._lease_epoch: tuple[str, int] | None = None  # the lease, and its epoch
         self.path = database_path(url)
         self._lock = threading.Lock()
         self._connection = connect(self.path)
@@ -107,7 +108,7 @@ class SqliteState:
     def fenced(self, name: str, epoch: int) -> SqliteState:
         """See `tidelog.ports.FencedStore`."""
         fenced = copy(self)
-        fenced._led = (name, epoch)
+        fenced._lease_epoch = (name, epoch)
         return fenced
 
     def get(self, key: str) -> Document | None:
@@ -148,14 +149,14 @@ class SqliteState:
             self._connection.close()
 
     def _check_epoch(self, db: sqlite3.Connection) -> None:
-        if self._led is None:
+        if self._lease_epoch is None:
             return
-        name, epoch = self._led
+        name, epoch = self._lease_epoch
         row = db.execute("SELECT epoch FROM lease WHERE name = ?", (name,)).fetchone()
         if row is not None and row[0] > epoch:
             raise LeaseLostError(
-                f"the state is of the leader of epoch {row[0]}: one of epoch {epoch} changes it no "
-                "more"
+                f"the state belongs to the leader of epoch {row[0]}: the one of epoch {epoch} "
+                "can't change it any more"
             )
 
     def _query(self, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
@@ -166,7 +167,7 @@ class SqliteState:
                 raise StateError(f"state database {self.path}: {error}") from error
 
 
-# The holder stops this share of the ttl before others may take over.
+# The holder stops acting this share of the ttl before others may take over.
 _MARGIN: Final = 0.2
 
 
@@ -178,15 +179,16 @@ def _boot_id() -> str:
 
 
 class SqliteElection:
-    """`tidelog.ports.Election` in a SQLite file.
+    """A `tidelog.ports.Election` in a SQLite file.
 
-    Expiry is stored twice: on the wall clock, and on the monotonic clock with the boot it belongs
-    to. Processes of the same boot share that clock, so a step of the wall clock neither ends a
-    lease early nor prolongs it; after a reboot the wall clock decides.
+    The expiry is stored twice: on the wall clock, and on the monotonic clock with its boot id.
+    Processes of the same boot share that clock, so a step of the wall clock neither ends a lease
+    early nor prolongs it; after a reboot the wall clock decides.
 
-    A holder that was killed is succeeded at once: it keeps a file locked (`flock`), and the kernel
-    unlocks it when a process ends, however it does. One that is frozen keeps its lock, and its
-    lease runs out. The lock only shortens the wait; what keeps two leaders apart is the lease.
+    If a holder is killed, another process takes over at once: the holder keeps a file locked
+    (`flock`), and the kernel unlocks it when the process ends for any reason. A frozen process
+    keeps its lock, and its lease expires. The lock only shortens the wait; the lease keeps two
+    leaders apart.
     """
 
     def __init__(
@@ -200,10 +202,10 @@ class SqliteElection:
     ) -> None:
         """Args:
         url: the state database; ``sqlite:///PATH`` or a path.
-        name: what is led, e.g. the source's name.
-        holder: for people; instances with equal holders still exclude each other.
+        name: the name of the lease, e.g. the source's name.
+        holder: a name for people; instances with equal holders still exclude each other.
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
-        first_epoch: epochs start here or above; set it above the event log's tail if the state
+        first_epoch: the smallest epoch to use; set it above the event log's tail if the state
             database was lost.
         """
         self.path = database_path(url)
@@ -231,10 +233,10 @@ class SqliteElection:
                 (self.name,),
             ).fetchone()
             # After BEGIN IMMEDIATE, which may have waited long for the lock.
-            held = row is not None and row[1] is not None
-            if held and not self._expired(*row[2:]) and not self._died(row[1]):
+            is_held = row is not None and row[1] is not None
+            if is_held and not self._expired(*row[2:]) and not self._has_ended(row[1]):
                 return None
-            self._stay_alive()
+            self._lock_alive_file()
             epoch = max((row[0] if row else 0) + 1, self.first_epoch)
             monotonic = time.monotonic()
             db.execute(
@@ -271,13 +273,16 @@ class SqliteElection:
             ).rowcount
         if not changed:
             raise LeaseLostError(
-                f"the lease {self.name!r} of epoch {lease.epoch} is not ours any more: it expired "
+                f"the lease {self.name!r} of epoch {lease.epoch} is lost: it expired "
                 f"and {self.leader() or 'another'} took over. Restart from the event log's tail."
             )
         return self._lease(lease.epoch, monotonic)
 
     def release(self, lease: Lease) -> None:
-        """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
+        """Release the lease, so that others can take over at once; the epoch is kept.
+
+        Does nothing if the lease is lost.
+        """
         with self._transaction() as db:
             db.execute(
                 "UPDATE lease SET holder = NULL, instance = NULL "
@@ -306,20 +311,21 @@ class SqliteElection:
     def _alive_file(self, instance: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{self.name}-{instance}.alive")
 
-    def _stay_alive(self) -> None:
-        """Lock our file for as long as this process lives."""
+    def _lock_alive_file(self) -> None:
+        """Lock this instance's file for as long as this process lives."""
         if self._alive is None:
             path = self._alive_file(self._instance)
             try:
                 file = os.fdopen(create_file(path, os.O_WRONLY), "wb")
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._alive = file
-            except OSError:  # a file system without locks: leases run out
-                with contextlib.suppress(OSError):  # left unlocked it would say that we died
+            except OSError:  # a file system without locks: leases expire
+                # an unlocked file would mean that this process has ended
+                with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def _died(self, instance: str) -> bool:
-        """Has the process of the instance ended? False if that can't be known."""
+    def _has_ended(self, instance: str) -> bool:
+        """Return whether the instance's process has ended; False if that can't be known."""
         path = self._alive_file(instance)
         try:
             with path.open("rb") as file:
@@ -342,7 +348,7 @@ class SqliteElection:
 
 
 class SqliteBackend:
-    """`tidelog.ports.StateBackend` of ``sqlite:///PATH``."""
+    """The `tidelog.ports.StateBackend` of ``sqlite:///PATH``."""
 
     def checked(self, url: str, base: Path) -> str:
         scheme, _, path = url.partition("///")

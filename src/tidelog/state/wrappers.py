@@ -1,4 +1,4 @@
-"""State stores over another one: cached, read-only, metered, prefetching."""
+"""State stores that wrap another one: prefetching, metered, read-only, cached."""
 
 from __future__ import annotations
 
@@ -12,106 +12,112 @@ from typing import Any, Final
 from tidelog.errors import StateConflictError, StateError
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import Document, StateStore
-from tidelog.state.opening import open_state, sparing, state_exists
+from tidelog.state.opening import open_state, pays_per_request, state_exists
 
 FRESH_S: Final = 5.0
-"""So long what came is what `get` gives, and what was listed is what `keys` gives."""
+"""How long `get` and `keys` return what was prefetched."""
 _AT_ONCE: Final = 16
 
 
 class PrefetchingStateStore:
-    """A state store as ``state`` is, whose documents of ``keys`` are asked for when this is made,
-    and those below one of ``folders`` once they are listed; that is done then, too.
+    """Prefetches documents of ``state`` for a leader that starts.
 
-    It is for who alone changes them. Within `FRESH_S` `get` gives what came, or raises once what
-    was raised, until the document is changed through this store; so do `keys` of ``folders``.
+    The documents of ``keys`` are requested at once; so is the list of keys, and the documents below
+    one of ``folders`` when `keys` lists it. Only for the one process that changes them: for
+    `FRESH_S`, `get` returns what was read, or raises its error once, until the document is changed
+    through this store; likewise `keys` of ``folders``.
     """
 
     def __init__(self, state: StateStore, keys: Iterable[str], folders: Iterable[str] = ()) -> None:
         self._state = state
         self._folders = frozenset(folders)
         self._lock = threading.Lock()
-        self._until = time.monotonic() + FRESH_S
-        self._ahead: dict[str, Future[Document | None]] = {}
+        self._expires_at = time.monotonic() + FRESH_S
+        self._prefetched: dict[str, Future[Document | None]] = {}
         self._changed: set[str] = set()
-        self._listed: Future[list[str]] | None = None
-        self._ask(keys, lists=bool(self._folders))
+        self._prefetched_keys: Future[list[str]] | None = None
+        self._prefetch(keys, lists=bool(self._folders))
 
     def get(self, key: str) -> Document | None:
         with self._lock:
-            ahead = self._ahead.get(key)
-        if ahead is None or time.monotonic() >= self._until:
+            prefetch = self._prefetched.get(key)
+        if prefetch is None or time.monotonic() >= self._expires_at:
             return self._state.get(key)
-        if ahead.exception() is not None:
-            self._taken(key)
-        return ahead.result()
+        if prefetch.exception() is not None:
+            self._take(key)
+        return prefetch.result()
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
-        self._settle(key)
+        self._discard(key)
         return self._state.put(key, value, expected_version)
 
     def delete(self, key: str) -> None:
         with self._lock:
-            ahead = self._ahead.get(key)
-        fresh = ahead is not None and time.monotonic() < self._until
-        if ahead is not None and fresh and ahead.exception() is None and ahead.result() is None:
+            prefetch = self._prefetched.get(key)
+        fresh = prefetch is not None and time.monotonic() < self._expires_at
+        if (
+            prefetch is not None
+            and fresh
+            and prefetch.exception() is None
+            and prefetch.result() is None
+        ):
             return
-        self._settle(key)
+        self._discard(key)
         self._state.delete(key)
 
     def keys(self, prefix: str) -> list[str]:
-        found = self._known(prefix)
-        if found is None:
-            found = self._state.keys(prefix)
-        if prefix in self._folders and time.monotonic() < self._until:
+        keys = self._known(prefix)
+        if keys is None:
+            keys = self._state.keys(prefix)
+        if prefix in self._folders and time.monotonic() < self._expires_at:
             with self._lock:
-                new = [key for key in found if key not in self._ahead.keys() | self._changed]
-            self._ask(new)
-        return found
+                new = [key for key in keys if key not in self._prefetched.keys() | self._changed]
+            self._prefetch(new)
+        return keys
 
     def close(self) -> None:
         self._state.close()
 
     def _known(self, prefix: str) -> list[str] | None:
-        """What was listed below one of the folders; None: it has to be listed."""
+        """Return the prefetched keys of one of the folders; None: the store must list them."""
         with self._lock:
-            listed = self._listed
+            listed = self._prefetched_keys
             changed = any(key.startswith(prefix) for key in self._changed)
         if listed is None or changed or prefix not in self._folders:
             return None
-        if time.monotonic() >= self._until or listed.exception() is not None:
+        if time.monotonic() >= self._expires_at or listed.exception() is not None:
             return None
         return [key for key in listed.result() if key.startswith(prefix)]
 
-    def _ask(self, keys: Iterable[str], *, lists: bool = False) -> None:
+    def _prefetch(self, keys: Iterable[str], *, lists: bool = False) -> None:
         pool = ThreadPoolExecutor(_AT_ONCE, "tidelog-read-ahead")
         with self._lock:
             if lists:
-                self._listed = pool.submit(self._state.keys, "")
+                self._prefetched_keys = pool.submit(self._state.keys, "")
             for key in keys:
-                self._ahead[key] = pool.submit(self._state.get, key)
+                self._prefetched[key] = pool.submit(self._state.get, key)
         pool.shutdown(wait=False)
 
-    def _taken(self, key: str) -> Future[Document | None] | None:
+    def _take(self, key: str) -> Future[Document | None] | None:
         with self._lock:
-            return self._ahead.pop(key, None)
+            return self._prefetched.pop(key, None)
 
-    def _settle(self, key: str) -> None:
-        """Before it is changed: what a leader's first `get` marks as its own must not follow."""
-        ahead = self._taken(key)
+    def _discard(self, key: str) -> None:
+        """Wait for the prefetch before a change: a leader's first `get` writes its epoch."""
+        prefetch = self._take(key)
         with self._lock:
             self._changed.add(key)
-        if ahead is not None:
-            ahead.exception()
+        if prefetch is not None:
+            prefetch.exception()
 
 
 OPERATIONS: Final = ("get", "put", "delete", "keys")
 
 
 class MeteredStateStore:
-    """A state store as ``state`` is.
+    """Counts and times the requests to ``state``.
 
-    A conflict, and a lease that was lost, are answers; what fails is a store that gives none.
+    A conflict and a lost lease are answers; only a store that gives none is a failure.
     """
 
     def __init__(self, state: StateStore) -> None:
@@ -122,7 +128,7 @@ class MeteredStateStore:
         self._failures = dict.fromkeys(OPERATIONS, 0)
 
     def summary(self) -> dict[str, Any]:
-        """For metrics: requests, seconds that they took, and failures, each by operation."""
+        """Return metrics: requests, seconds and failures, each by operation."""
         with self._lock:
             return {
                 "requests": dict(self._requests),
@@ -166,8 +172,9 @@ class MeteredStateStore:
 
 
 class ReadOnlyStateStore:
-    """The store at ``url``; empty while it does not exist, which is looked at again each time. Only
-    who changes something makes it. Thread-safe.
+    """The store at ``url``; empty while it does not exist, which each call checks.
+
+    Only a change creates it. Thread-safe.
     """
 
     def __init__(self, url: str | StateUrl) -> None:
@@ -177,23 +184,25 @@ class ReadOnlyStateStore:
 
     @property
     def exists(self) -> bool:
-        """So far as that is known without a request that is paid for. Raises StateError."""
-        return self._found() is not None
+        """Whether it exists, if that is known without a request that costs money. Raises
+        StateError.
+        """
+        return self._open_if_exists() is not None
 
     def get(self, key: str) -> Document | None:
-        store = self._found()
+        store = self._open_if_exists()
         return None if store is None else store.get(key)
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
-        return self._made().put(key, value, expected_version)
+        return self._open_or_create().put(key, value, expected_version)
 
     def delete(self, key: str) -> None:
-        store = self._found()
+        store = self._open_if_exists()
         if store is not None:
             store.delete(key)
 
     def keys(self, prefix: str) -> list[str]:
-        store = self._found()
+        store = self._open_if_exists()
         return [] if store is None else store.keys(prefix)
 
     def close(self) -> None:
@@ -201,15 +210,15 @@ class ReadOnlyStateStore:
             if self._store is not None:
                 self._store.close()
 
-    def _found(self) -> StateStore | None:
+    def _open_if_exists(self) -> StateStore | None:
         with self._lock:
-            # Where each request is paid for a store is no more than its objects: to open it makes
-            # nothing, and to ask whether it exists is one request more.
-            if self._store is None and (sparing(self._url) or state_exists(self._url)):
+            # Where each request costs money, a store is nothing but its objects: opening it creates
+            # nothing, and checking whether it exists is one more request.
+            if self._store is None and (pays_per_request(self._url) or state_exists(self._url)):
                 self._store = open_state(self._url)
             return self._store
 
-    def _made(self) -> StateStore:
+    def _open_or_create(self) -> StateStore:
         with self._lock:
             if self._store is None:
                 self._store = open_state(self._url)
@@ -217,8 +226,9 @@ class ReadOnlyStateStore:
 
 
 class StateReadCache:
-    """A state store as ``state`` is when this is made: it is listed once, each document is read
-    once, and none that the list lacks. What is changed through this goes to ``state`` alone.
+    """A read cache over ``state``: lists keys once and reads each document at most once.
+
+    Changes go to ``state`` and not into the cache.
     """
 
     def __init__(self, state: StateStore) -> None:
@@ -244,4 +254,4 @@ class StateReadCache:
         return [name for name in self._names if name.startswith(prefix)]
 
     def close(self) -> None:
-        """Whoever opened the store closes it."""
+        """Do nothing: the caller who opened the store closes it."""

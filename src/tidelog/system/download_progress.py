@@ -1,4 +1,4 @@
-"""What is being fetched, for whoever shows it. The first start may wait minutes for a network."""
+"""Reports downloads to listeners: the first start may wait minutes for a network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Something that comes over the network.
+    """The progress of a download.
 
     Attributes:
         what: its name in messages, e.g. "Delta's jars".
-        come: bytes that are here.
-        size: bytes of all of it; None: not known.
-        done: it is here.
+        come: the bytes received.
+        size: the bytes of the whole; None: not known.
+        done: whether it is complete.
     """
 
     what: str
@@ -25,7 +25,7 @@ class Download:
 
     @property
     def share(self) -> float | None:
-        """How much of it is here; None: not known."""
+        """The share received; None: not known."""
         if self.done:
             return 1.0
         return min(0.99, self.come / self.size) if self.size else None
@@ -38,8 +38,9 @@ _listeners: list[OnFetch] = []
 
 @contextmanager
 def report_downloads(listener: OnFetch) -> Iterator[None]:
-    """While this is open, ``listener`` is told, by whatever thread fetches. What it raises ends the
-    fetching.
+    """Call ``listener`` for downloads while this is open, from the downloading thread.
+
+    An exception of the listener ends the download.
     """
     _listeners.append(listener)
     try:
@@ -48,8 +49,8 @@ def report_downloads(listener: OnFetch) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def tell(what: str, come: int | None, size: int | None) -> None:
-    """``come``: None: all of it is here."""
+def report_progress(what: str, come: int | None, size: int | None) -> None:
+    """Report progress. ``come``: the bytes received; None: all of it."""
     now = Download(what, size or 0 if come is None else come, size, come is None)
     for listener in tuple(_listeners):
         listener(now)

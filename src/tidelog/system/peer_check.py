@@ -1,7 +1,7 @@
-"""Is who fell silent still there? Asked over another connection.
+"""Checks over another connection whether a silent peer still answers.
 
-A path that loses packets tells neither end: who waits for an answer waits on. A lease that is
-renewed by another path keeps everybody else out meanwhile.
+If a path loses packets, neither end notices: a program that waits for an answer waits forever.
+Meanwhile a lease that is renewed over another path keeps all standbys out.
 """
 
 from __future__ import annotations
@@ -13,42 +13,45 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-ASK_AFTER_S: Final = 4.0
-"""So long somebody may be silent before they are asked."""
+CHECK_AFTER_S: Final = 4.0
+"""Seconds of silence before the peer is checked."""
 ANSWER_S: Final = 6.0
-"""So long an answer may take. Both together are no longer than a lease."""
-ASK_AGAIN_S: Final = 10.0
-"""Who answered may have been busy, and fall silent for good."""
+"""Seconds that an answer may take. Both together are no longer than a lease."""
+CHECK_AGAIN_S: Final = 10.0
+"""A peer that answered may have been busy, and fail later."""
 
 
 class PeerCheck:
-    """Asks, in threads of its own, who has been silent. Used by one thread."""
+    """Checks silent peers in its own threads. Used by one thread."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
-        """``ask``: do they answer? May take for ever."""
+        """``ask``: returns whether the peer answers. May take forever."""
         self._ask = ask
-        self._question: _Question | None = None
+        self._probe: _Probe | None = None
 
     def is_lost(self, silent_s: float) -> bool:
-        """Were they silent for ``silent_s``, asked, and gave no answer? Never waits."""
-        if silent_s < ASK_AFTER_S:
-            self._question = None
+        """Return whether the peer was silent for ``silent_s``, was checked, and did not answer.
+
+        Never waits.
+        """
+        if silent_s < CHECK_AFTER_S:
+            self._probe = None
             return False
-        asked, now = self._question, time.monotonic()
-        if asked is not None and asked.begun < now - silent_s:
-            asked = None  # of a silence before, which ended since
-        if asked is None or (asked.answered and now - asked.begun >= ASK_AGAIN_S):
-            self._question = _Question(self._ask)
+        probe, now = self._probe, time.monotonic()
+        if probe is not None and probe.started_at < now - silent_s:
+            probe = None  # of a former silence, which has ended
+        if probe is None or (probe.answered and now - probe.started_at >= CHECK_AGAIN_S):
+            self._probe = _Probe(self._ask)
             return False
-        if asked.answered is None:
-            return now - asked.begun >= ANSWER_S
-        return not asked.answered
+        if probe.answered is None:
+            return now - probe.started_at >= ANSWER_S
+        return not probe.answered
 
 
-class _Question:
+class _Probe:
     def __init__(self, ask: Callable[[], bool]) -> None:
         self.answered: bool | None = None
-        self.begun = time.monotonic()
+        self.started_at = time.monotonic()
         self._ask = ask
         threading.Thread(target=self._run, name="tidelog-reach", daemon=True).start()
 
@@ -57,26 +60,26 @@ class _Question:
 
 
 def peer_of(connection: int, hello: bytes = b"") -> PeerCheck:
-    """Of the server at the other end of a connection.
+    """Return the check of the server at the other end of a connection.
 
     Args:
         connection: its file descriptor.
-        hello: what a server answers, whoever says it; empty where it speaks first.
+        hello: bytes that any server answers; empty if the server speaks first.
     """
     try:
-        with socket.socket(fileno=os.dup(connection)) as held:
-            family, address = held.family, held.getpeername()
-    except OSError:  # it is closed already, as whoever reads from it will find
+        with socket.socket(fileno=os.dup(connection)) as original:
+            family, address = original.family, original.getpeername()
+    except OSError:  # it is closed already, as its reader will find out
         return PeerCheck(lambda: False)
 
     def ask() -> bool:
-        # Not who refuses: a host that has just started has forgotten our connection, too.
+        # A refused connection is no answer: a host that was restarted has lost ours, too.
         try:
-            with socket.socket(family) as asking:
-                asking.settimeout(ANSWER_S)
-                asking.connect(address)
-                asking.sendall(hello)
-                return bool(asking.recv(1))
+            with socket.socket(family) as probe_socket:
+                probe_socket.settimeout(ANSWER_S)
+                probe_socket.connect(address)
+                probe_socket.sendall(hello)
+                return bool(probe_socket.recv(1))
         except OSError:
             return False
 

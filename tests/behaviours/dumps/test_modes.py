@@ -236,8 +236,8 @@ def test_a_class_decides(make: Make) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.at_all:Thing", "can't be made"),
-        ("tidelog.errors:TidelogError", "is not derived from tidelog.ext.Snapshotter"),
+        ("nowhere.at_all:Thing", "can't be created"),
+        ("tidelog.errors:TidelogError", "is not derived from tidelog.Snapshotter"),
     ],
 )
 def test_a_class_that_can_t_decide_is_refused(make: Make, name: str, message: str) -> None:

@@ -179,7 +179,7 @@ def remember(state: StateStore) -> None:
         {"table": "public.orders", "output": "delta", "equal": True, "rows": 20_000},
         {"table": "public.items", "output": "delta", "equal": True, "rows": 500},
     ]
-    last_result.note(state, reports, whole=True)
+    last_result.store_results(state, reports, whole=True)
     found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
     state.put(last_check.KEY, last_check.summary(found), None)
 

@@ -107,7 +107,7 @@ def make_trouble(shop: Shop) -> None:
         for at in range(TABLES)
     ]
     with closing(open_state(shop.config.state.place)) as state:
-        last_result.note(state, reports, whole=True)
+        last_result.store_results(state, reports, whole=True)
     slowly = SetDumpOptions(rows_per_second=60, chunk_rows=20)
     for command in (
         slowly, ExecuteSnapshot(dump_id="nightly"),

@@ -64,7 +64,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     dump = ExecuteSnapshot(dump_id="meanwhile", tables=("public.customers",))
     app.send_command(delivering.config, dump, timeout_s=30)
     page.wait_for_selector(".dump >> text=The log is paused by Anna on the web page.")
-    assert "held by capture" in page.inner_text(".dump")
+    assert "blocked by capture" in page.inner_text(".dump")
     assert page.locator(".dump >> text=Resume").count() == 0  # it would not
     # Another page, opened later, tells who it was.
     page.reload()

@@ -51,7 +51,7 @@ def fill(state: StateStore) -> None:
             "keys": [["hunter2-key"]],
         },
     ]  # fmt: skip
-    last_result.note(state, reports, whole=True)
+    last_result.store_results(state, reports, whole=True)
     finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": "ALTER SYSTEM …"}
     state.put(last_check.KEY, last_check.summary([finding]), None)
 
@@ -120,7 +120,7 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     assert "1 copy differed" in said
     assert "3 missing, 2 different" in said
     assert "public.orders in lake" in said
-    assert "1 to mend" in said
+    assert "1 to fix" in said
     assert "ALTER SYSTEM" in said
     assert "hunter2" not in page.content()
     assert page.locator("#page img").count() == 0

@@ -143,7 +143,9 @@ def test_a_spark_that_delta_has_no_jars_for_is_told_of_the_way_on(
 
 
 def test_jars_are_read_from_a_list() -> None:
-    found = maven.listed("# coordinates, SHA-256\norg.made:up:1.0 abc\n\norg.made:down:2 d\n")
+    found = maven.parse_jar_list(
+        "# coordinates, SHA-256\norg.made:up:1.0 abc\n\norg.made:down:2 d\n"
+    )
     assert found == (Jar("org.made", "up", "1.0", "abc"), Jar("org.made", "down", "2", "d"))
 
 

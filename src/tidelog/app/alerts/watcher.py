@@ -1,4 +1,4 @@
-"""Looks at the overview now and then, and delivers alerts about what is new."""
+"""Polls the overview, and sends alerts about new and ended problems."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tidelog.config import Config
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.errors import StateConflictError, StateError, TidelogError
 from tidelog.ports import StateStore
-from tidelog.state.opening import sparing
+from tidelog.state.opening import pays_per_request
 from tidelog.system.extras import check_installed
 
 LINES = 10
-"""Problems that the text names."""
+"""How many problems the text names."""
 
 Send = Callable[[dict[str, Any]], None]
 
 
 class AlertNotDeliveredError(Exception):
-    """The alert could not be delivered. The text has no part of the message, and no URL's path."""
+    """Raised when an alert was not delivered; its text has no part of message or URL's path."""
 
 
 def sender(alert: WebhookAlert | CommandAlert) -> Send:
-    """What tells it. Raises MissingExtraError without httpx."""
+    """Return the function that sends an alert. Raises MissingExtraError without httpx."""
     if isinstance(alert, CommandAlert):
         return lambda message: _run(alert, message)
     check_installed("httpx")
@@ -41,7 +41,7 @@ def sender(alert: WebhookAlert | CommandAlert) -> Send:
 
 
 def message_of(connector: str, holder: str, news: AlertReport, now_ms: int) -> dict[str, Any]:
-    """The JSON object; ``text`` is for people, and for services that show just that."""
+    """Return the alert's JSON; ``text`` is for people, and for services that show only that."""
     lines = [f"{_SIGNS[each['severity']]} {_line(each)}" for each in news.begun]
     lines += [f"over: {each['sentence']}" for each in news.ended]
     if len(lines) > LINES:
@@ -72,12 +72,12 @@ def _post(alert: WebhookAlert, message: dict[str, Any]) -> None:
     host = "the service"
     try:
         host = urlsplit(url).hostname or host
-        # The answer's body is of no interest, and may never end.
+        # The answer's body is not needed, and may never end.
         with httpx.stream(
             "POST", url, json=message, headers=headers, timeout=alert.timeout_ms / 1000
         ) as answer:
             code = answer.status_code
-    except Exception as error:  # noqa: BLE001 - proxies, certificates: its text may hold the URL
+    except Exception as error:  # noqa: BLE001 - proxies, certificates: its text may have the URL
         raise AlertNotDeliveredError(f"{host}: {type(error).__name__}") from None
     if code >= 300:
         raise AlertNotDeliveredError(f"{host} answers HTTP {code}")
@@ -106,22 +106,23 @@ def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
 logger = logging.getLogger(__name__)
 
 KEY: Final = "alerts"
-"""What alerts were told: a leader that comes later does not tell it again, and tells its end."""
-LOOK_EVERY_S: Final = 5.0
-LOOK_SPARINGLY_S: Final = 120.0
+"""Key of what was reported, so that the next leader reports only news and ends."""
+POLL_EVERY_S: Final = 5.0
+PAID_POLL_EVERY_S: Final = 120.0
 CLOSE_S: Final = 15.0
 
 
 class Alerts(Protocol):
-    """What a capture needs of them."""
+    """What a capture needs of the alerts."""
 
     def start(self) -> None: ...
     def close(self) -> None: ...
 
 
 def open_alerts(config: Config, state: StateStore, holder: str) -> Alerts:
-    """The alerts of ``control.alerts``. Raises MissingExtraError if a package that they need is
-    missing.
+    """Return the alerts of ``control.alerts``.
+
+    Raises MissingExtraError if a package that they need is missing.
     """
     if not config.control.alerts:
         return NoAlerts()
@@ -129,19 +130,21 @@ def open_alerts(config: Config, state: StateStore, holder: str) -> Alerts:
 
 
 class NoAlerts:
-    """Nobody is told."""
+    """Sends nothing."""
 
     def start(self) -> None: ...
     def close(self) -> None: ...
 
 
 class AlertWatch:
-    """A thread that tells. Of all processes the one that leads does, or, while none does, the first
-    of those that would: a process that is dead tells nothing (the alert rules for Prometheus do).
+    """Sends alerts from a thread.
+
+    Only one process sends: the leader or, if there is none, the first of the others. A dead process
+    sends nothing (the alert rules for Prometheus do).
 
     Args:
-        config: names them.
-        state: where it is kept what they were told.
+        config: the configuration with the alerts.
+        state: the store of what was reported.
         holder: this process.
     """
 
@@ -150,82 +153,82 @@ class AlertWatch:
         self._state = state
         self._holder = holder
         self._senders: dict[str, Send] = {each.key: sender(each) for each in config.control.alerts}
-        self._ledgers = {
+        self._histories = {
             each.key: AlertHistory(Severity(each.severity), each.after_ms / 1000)
             for each in config.control.alerts
         }
-        self._mine = False
+        self._is_sender = False
         self._failing: set[str] = set()
         self._closed = threading.Event()
-        self._every_s = LOOK_SPARINGLY_S if sparing(config.state.place) else LOOK_EVERY_S
+        self._every_s = PAID_POLL_EVERY_S if pays_per_request(config.state.place) else POLL_EVERY_S
         self._thread = threading.Thread(target=self._watch, name="tidelog-alerts", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """What is being told is told to its end, for some seconds at most."""
+        """Stop; an alert that is being sent is sent, for some seconds at most."""
         self._closed.set()
         self._thread.join(CLOSE_S)
 
     def _watch(self) -> None:
         while not self._closed.wait(self._every_s):
             try:
-                self._look()
+                self._poll()
             except (TidelogError, OSError) as error:
-                self._heed("", f"what is wrong can't be seen now: {error}")
-            except Exception:  # nobody would be told any more
+                self._log_failure("", f"the status can't be read now: {error}")
+            except Exception:  # else nobody would get alerts any more
                 logger.exception("alerts: internal error")
             else:
-                self._heed("", None)
+                self._log_failure("", None)
 
-    def _look(self) -> None:
-        found = status(self._config)
-        mine, before = self._is_mine(found), self._mine
-        if mine and not before:
+    def _poll(self) -> None:
+        current_status = status(self._config)
+        is_sender, before = self._should_send(current_status), self._is_sender
+        if is_sender and not before:
             self._load()
-        self._mine = mine
-        view = found["overview"]
+        self._is_sender = is_sender
+        view = current_status["overview"]
         problems = [
             Problem(**{**each, "severity": Severity(each["severity"])}) for each in view["problems"]
         ]
         now_ms, changed = int(time.time() * 1000), False
-        for key, ledger in self._ledgers.items():
-            news = ledger.look(problems, time.monotonic(), now_ms)
-            if not news or not mine:
+        for key, history in self._histories.items():
+            news = history.update(problems, time.monotonic(), now_ms)
+            if not news or not is_sender:
                 continue
             message = message_of(self._config.source.connector, self._holder, news, now_ms)
             try:
                 self._senders[key](message)
             except AlertNotDeliveredError as error:
-                self._heed(key, f"{key} could not be told, and will be: {error}")
+                self._log_failure(key, f"{key} was not delivered, and is retried: {error}")
                 continue
-            self._heed(key, None)
-            ledger.tell(news)
+            self._log_failure(key, None)
+            history.record(news)
             changed = True
         if changed:
             self._save()
 
-    def _is_mine(self, found: dict[str, Any]) -> bool:
-        leader = found["leader"]
+    def _should_send(self, current_status: dict[str, Any]) -> bool:
+        leader = current_status["leader"]
         if leader is not None:
             return bool(leader == self._holder)
-        others = [each["holder"] for each in (*found["failing"], *found["standbys"])]
+        others = [each["holder"] for each in (*current_status["failing"], *current_status["standbys"])]
         return bool(others) and others[0] == self._holder
 
     def _load(self) -> None:
         document = self._state.get(KEY)
-        told = {} if document is None else document.value
-        for key, ledger in self._ledgers.items():
-            ledger.told_before(told.get(key, ()))
+        reported = {} if document is None else document.value
+        for key, history in self._histories.items():
+            history.load(reported.get(key, ()))
 
     def _save(self) -> None:
-        value = {key: ledger.told for key, ledger in self._ledgers.items()}
-        with suppress(StateError, StateConflictError):  # then it may be told twice
+        value = {key: history.reported for key, history in self._histories.items()}
+        with suppress(StateError, StateConflictError):  # then it may be sent twice
             self._state.put(KEY, value, None)
 
-    def _heed(self, key: str, failure: str | None) -> None:
-        """Log the first failure of a row of failures."""
+    def _log_failure(self, key: str, failure: str | None) -> None:
+        """Log the first of consecutive failures."""
         if failure is None:
             self._failing.discard(key)
         elif key not in self._failing:

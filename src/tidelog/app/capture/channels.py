@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_channels(config: Config) -> None:
-    """Raises MissingExtraError without what the channels need."""
+    """Raise MissingExtraError if a package of the channels is missing."""
     control = config.control
     if control.signal_kafka is not None or "kafka" in control.notifications:
         try:
@@ -45,21 +45,21 @@ def check_channels(config: Config) -> None:
 
 
 def signal_key(config: Config) -> str:
-    """The key of Kafka messages that are signals for this capture."""
+    """Return the key of Kafka messages that are signals for this capture."""
     section = config.control.signal_kafka
     return (section and section.key) or config.source.connector
 
 
-def signal_place(config: Config) -> KafkaTopic | None:
-    """The topic of ``control.signal_kafka``; None: there is none."""
+def signal_place(config: Config) -> KafkaPlace | None:
+    """Return the topic of ``control.signal_kafka``; None: there is none."""
     section = config.control.signal_kafka
     if section is None:
         return None
     return _place(section, section.topic or f"{signal_key(config)}-signal")
 
 
-def notification_place(config: Config) -> KafkaTopic | None:
-    """The topic that notifications go to; None: there is none."""
+def notification_place(config: Config) -> KafkaPlace | None:
+    """Return the topic for notifications; None: there is none."""
     section = config.control.notification_kafka
     wanted = "kafka" in config.control.notifications
     return _place(section, section.topic) if section is not None and wanted else None
@@ -73,13 +73,13 @@ def _place(section: KafkaChannel, topic: str) -> KafkaTopic:
 
 
 class Channels:
-    """All channels of one leadership, around one mailbox.
+    """All channels of one leadership, with one mailbox.
 
     Args:
-        config: says which there are.
-        state: of the mailbox.
-        source: which log signals stand in.
-        callbacks: told of notifications.
+        config: the configuration of the channels.
+        state: the store of the mailbox.
+        source: the source whose log has the signals.
+        callbacks: called with notifications.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Channels:
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
         self._kafka = self._signals_from_kafka(intake)
-        self._actor: CommandHandler | None = None
+        self._handler: CommandHandler | None = None
         self._schedule: DumpSchedule | None = None
         self._look_every_s = look_every_s(config.state.place)
-        self._look_at = 0.0
+        self._poll_at = 0.0
 
     def notify(self, notification: Notification) -> None:
         self._notifier.notify(notification)
@@ -129,11 +129,11 @@ class Channels:
         hand_over: Callable[[Handover], dict[str, Any]],
         switch: LogSwitch,
     ) -> None:
-        """Begin to hear and to tell."""
+        """Start to receive signals and to send notifications."""
         self._append = append_control
         self._status = status
         self._coordinator = coordinator
-        self._actor = CommandHandler(
+        self._handler = CommandHandler(
             coordinator,
             catalogue,
             self._state,
@@ -155,16 +155,17 @@ class Channels:
         if self._kafka is not None:
             self._kafka.start()
 
-    def troubles(self) -> dict[str, Any]:
-        """For the status document: problems of the channels, as
-        `tidelog.control.channels.kafka.ChannelProblem` describes them.
+    def problems(self) -> dict[str, Any]:
+        """Return the channels' problems for the status document.
+
+        See `tidelog.control.channels.kafka.ChannelProblem`.
         """
         channels = (self._kafka, self._kafka_notifications)
-        found = [each.trouble.now() for each in channels if each is not None]
-        return {"channels": [each for each in found if each is not None]}
+        problems = [each.trouble.now() for each in channels if each is not None]
+        return {"channels": [each for each in problems if each is not None]}
 
     def surface(self) -> ApiBackend:
-        """What the HTTP interface shows, once open."""
+        """Return the backend of the HTTP interface; call `open` first."""
         return ApiBackend(
             mailbox=self.mailbox,
             status=self._status,
@@ -173,20 +174,22 @@ class Channels:
         )
 
     def act(self) -> None:
-        """Take signals in, then act on the commands that wait. While the state store is away they
-        wait: the lease says how long capture may go on without it.
+        """Receive signals, then handle the pending commands.
+
+        While the state store is unavailable they wait: the lease limits how long capture runs
+        without it.
         """
         try:
-            self._take_in()
+            self._receive()
         except StateError as error:
             logger.info("signals wait for the state store: %s", error)
             return
-        if self._actor is None or not self._is_due():
+        if self._handler is None or not self._is_due():
             return
-        if self._actor.act(self.mailbox) >= MOST_AT_ONCE:
-            self.mailbox.given.set()  # more wait
+        if self._handler.act(self.mailbox) >= MOST_AT_ONCE:
+            self.mailbox.given.set()  # more are pending
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         self._table.deliver()
         if self._file is not None:
             self._file.poll()
@@ -196,16 +199,16 @@ class Channels:
             self._schedule.act()
 
     def _is_due(self) -> bool:
-        """In a store where each look costs, what other processes give waits for the next one."""
+        """Return whether to read commands: if requests cost money, only at intervals."""
         now = time.monotonic()
-        if now < self._look_at and not self.mailbox.given.is_set():
+        if now < self._poll_at and not self.mailbox.given.is_set():
             return False
         self.mailbox.given.clear()
-        self._look_at = now + self._look_every_s
+        self._poll_at = now + self._look_every_s
         return True
 
     def close(self) -> None:
-        """In the reverse order of `open`; each one, also if another raises."""
+        """Close all in the reverse order of `open`, also if one of them raises."""
         with ExitStack() as closing:
             for each in (self._kafka_notifications, self._notifier, self._kafka):
                 if each is not None:

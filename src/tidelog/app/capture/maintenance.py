@@ -1,4 +1,4 @@
-"""The maintenance that a leading capture does on its event log and state."""
+"""Maintains the event log and the state of a leading capture."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ logger = logging.getLogger(__name__)
 
 WORTHWHILE_SEGMENTS: Final = 20
 AT_LEAST_EVERY_S: Final = 600.0
-FORGET_EVERY_S: Final = 600.0
-"""What is forgotten is a week old."""
+DELETE_EVERY_S: Final = 600.0
+"""What is deleted is a week old."""
 
 
 class LogMaintenanceTask:
-    """Rolls up, retains, puts strays aside, and forgets. Used by one thread.
+    """Rolls up segments, applies retention, quarantines strays, deletes old state.
 
-    On an object store, where each round is some twenty requests that somebody pays for, a log that
-    hardly grows is looked after seldom.
+    Used by one thread. On an object store, where each round is some twenty requests that cost
+    money, a log that hardly grows is maintained seldom.
 
     Args:
-        config: of the capture.
+        config: the configuration of the capture.
         log: the event log.
-        maintenance: of it; it remembers what the segments hold from round to round.
-        state: of mailbox and key sets.
-        mailbox: whose outcomes are forgotten.
+        maintenance: its maintenance; it remembers the segments' contents from round to round.
+        state: the store of mailbox and key sets.
+        mailbox: the mailbox whose old outcomes are deleted.
         coordinator: knows which key sets are in use.
-        segments: how many were appended so far.
+        segments: returns the number of segments appended so far.
     """
 
     def __init__(
@@ -61,31 +61,31 @@ class LogMaintenanceTask:
         self._coordinator = coordinator
         self._segments = segments
         self._on_object_store = is_url(config.log.path)
-        self._due_at = self._forget_at = 0.0
-        self._due_from = 0
+        self._due_at = self._delete_at = 0.0
+        self._due_at_segments = 0
 
     def act(self) -> None:
-        """One round. Raises StorageError, of a directory."""
+        """Run one round. Raises StorageError, of a directory."""
         now = time.monotonic()
-        if not self._on_object_store or now >= self._due_at or self._segments() >= self._due_from:
+        if not self._on_object_store or now >= self._due_at or self._segments() >= self._due_at_segments:
             try:
                 self._maintain()
                 self._due_at = now + AT_LEAST_EVERY_S
-                self._due_from = self._segments() + WORTHWHILE_SEGMENTS
+                self._due_at_segments = self._segments() + WORTHWHILE_SEGMENTS
             except StorageError as error:
                 if not self._on_object_store:
                     raise
-                # Appends are what tells whether the store is away: this round waits.
+                # Appends find out whether the store is unavailable: this round waits.
                 logger.warning("maintenance: %s", error)
-        if now >= self._forget_at:
-            self._forget()
-            self._forget_at = now + FORGET_EVERY_S
+        if now >= self._delete_at:
+            self._delete_old_state()
+            self._delete_at = now + DELETE_EVERY_S
 
-    def _forget(self) -> None:
+    def _delete_old_state(self) -> None:
         now_ms = int(time.time() * 1000)
         self._mailbox.forget_old_outcomes(now_ms)
         unfinished = [dump for dump in self._coordinator.dumps() if not dump.finished]
-        self._coordinator.flush()  # those that ended need their keys until that is stored
+        self._coordinator.flush()  # ended dumps need their keys until their end is stored
         used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
         discard_unused(self._state, used, now_ms)
 
@@ -93,7 +93,7 @@ class LogMaintenanceTask:
         log = self._config.log
         consumers = Consumers(self._log.storage)
         if self._config.outputs and not consumers.all():
-            # The pipeline has not run yet: what it will need must wait for it.
+            # The pipeline has not run yet: retention must keep what it will need.
             consumers.register(self._config.pipeline.name, self._log.head_offset)
         swept = self._maintenance.quarantine_strays()
         for name in swept.quarantined:

@@ -1,4 +1,4 @@
-"""Several captures in one process: of several configurations, or of a server's databases."""
+"""Runs several captures in one process: of several configurations, or of a server's databases."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tidelog.config.databases import databases_of, of_each_database
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import ConfigError
 
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 OnStatusOf = Callable[[int, dict[str, Any]], None]
 
 
 class CaptureGroup:
-    """Runs a task for each configuration: its capture and, if it has outputs, its pipeline. Of a
-    configuration with ``source.databases``: a task for each of them.
+    """Runs a task for each configuration: its capture and, if it has outputs, its pipeline.
 
-    Each task needs an event log and a state of its own.
+    A configuration with ``source.databases`` has a task for each of them. Each task needs its own
+    event log and state.
 
     Example:
         ``with CaptureGroup(["shop.yaml", "billing.yaml"]) as group: group.wait()``
 
     Args:
         configs: configurations, or paths of ``tidelog.yaml`` files.
-        pipelines: run the configured outputs too; else capture alone.
+        pipelines: whether to run the configured outputs, too.
         on_failure: ``isolate``: a task that fails does not end the others; ``stop``: it does.
-        on_status: told a task's index and status now and then, from that task's thread.
+        on_status: called with a task's index and status now and then, from that task's thread.
 
     Raises:
         ConfigError: a configuration is wrong, two tasks share an event log or a state, or
@@ -56,7 +56,7 @@ class CaptureGroup:
         self.configs = [each for config in given for each in of_each_database(config).values()]
         places = {
             "log.path": [config.log.path for config in self.configs],
-            # With what a text of it would hide.
+            # With the parts that its text would hide.
             "state.url": [config.state.place.reveal() for config in self.configs],
         }
         for what, each in places.items():
@@ -75,7 +75,7 @@ class CaptureGroup:
         ]
 
     def start(self) -> None:
-        """Start every task; returns at once."""
+        """Start every task; return at once."""
         self._running = len(self._threads)
         for thread in self._threads:
             thread.start()
@@ -100,8 +100,10 @@ class CaptureGroup:
                 thread.join()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until every task has ended (True), one has failed, or the time is over. Raises the first
-        failure; the others run on unless ``on_failure`` is ``stop``: then they have ended.
+        """Wait until every task has ended (True), one has failed, or the time is over (False).
+
+        Raises the first failure; the others run on unless ``on_failure`` is ``stop``: then they
+        have ended.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.failures or not self._running, timeout_s)
@@ -150,7 +152,7 @@ def capture_databases(
     """Capture every one of ``source.databases`` until ``stop_event``, or until one fails.
 
     Raises:
-        TidelogError: what ended one; the others have ended, too.
+        TidelogError: the error that ended one; the others have ended, too.
     """
     names = databases_of(config)
     shown: dict[str, dict[str, Any]] = {}
@@ -163,7 +165,7 @@ def capture_databases(
 
     group = CaptureGroup([config], pipelines=False, on_failure="stop", on_status=show)
     with group:
-        while not (group.wait(_LOOK_S) or stop_event.is_set()):
+        while not (group.wait(_POLL_S) or stop_event.is_set()):
             pass
     for failure in group.failures.values():
         raise failure

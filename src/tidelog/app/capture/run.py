@@ -1,4 +1,4 @@
-"""Capture of one source: connects the adapters anew for each leadership."""
+"""Captures one source: connects the adapters for each leadership."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from tidelog.app.capture.source_check import SourceCheck
 from tidelog.app.capture.standby import LogHandle, Readiness
 from tidelog.app.dumps.gap_recovery import PASSED_KEY, Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
-from tidelog.app.http_server import Serving, open_serving
+from tidelog.app.http_server import Service, open_services
 from tidelog.app.instances import InstanceRegistration, this_holder
-from tidelog.app.log_location import log_place, seen_later, start_offset
-from tidelog.app.service import Service
+from tidelog.app.log_location import event_log_path, issued_offset_future, start_offset
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_stream import OnStatus, ignore
-from tidelog.app.table_patterns import tell_unmatched
+from tidelog.app.table_patterns import log_unmatched
 from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, CatalogueWatch
@@ -82,7 +81,7 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.opening import fenced, look_every_s, open_state, sparing
+from tidelog.state.opening import fenced, look_every_s, open_state, pays_per_request
 from tidelog.state.wrappers import MeteredStateStore, PrefetchingStateStore
 
 KEYS: Final = (
@@ -93,21 +92,21 @@ KEYS: Final = (
 
 
 def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
-    """``state``, with what is read at a start asked for."""
-    if not sparing(config.state.place):
+    """Return ``state``, with the documents prefetched that a start reads."""
+    if not pays_per_request(config.state.place):
         return state
-    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
+    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a plugin may not have it
     return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
 
 
 IDLE_POSITION_S = 60.0
-"""Between two positions without records, in a log on an object store: each costs requests, here and
-of all who read.
+"""Seconds between two positions without records, on an object store: each costs requests, also for
+readers.
 """
 
 
 def capture_options(config: Config) -> CaptureOptions:
-    """Of ``capture``."""
+    """Return the options of ``capture``."""
     capture = config.capture
     options = CaptureOptions(
         flush_bytes=capture.flush_bytes,
@@ -120,7 +119,7 @@ def capture_options(config: Config) -> CaptureOptions:
 
 
 def dump_options(config: Config) -> DumpOptions:
-    """Of ``dump``, for dumps that say nothing else."""
+    """Return the options of ``dump``, the defaults for dumps."""
     dump = config.dump
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
@@ -133,11 +132,9 @@ class Capture(Service):
         ``with Capture("tidelog.yaml") as capture: capture.wait()``
 
     Args:
-        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
-        on_notification: called with what dumps report, on a thread of its own; no coroutine
+        config: a configuration, or the path of a ``tidelog.yaml``.
+        on_notification: called with notifications of dumps, in its own thread; no coroutine
             function.
-        on_status: called about once a second with the document that `tidelog status` shows; no
-            coroutine function.
     """
 
     def __init__(
@@ -153,7 +150,7 @@ class Capture(Service):
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
-        self._asked = False
+        self._start_dump_requested = False
         self._snapshotter = snapshotter_of(self.config.source)
         self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
@@ -161,56 +158,66 @@ class Capture(Service):
         self._on_status = on_status
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
-        """Give a command to whichever capture of this configuration leads; None: it waits still."""
+        """Send a command to the leading capture of this configuration; None: it still waits."""
         with closing(open_state(self.config.state.place)) as state:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
 
-    def _run(self, stop: threading.Event) -> None:
-        config, on_status = self.config, self._on_status
+    def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
+        """Lead, or stand by while another process does, until ``stop``.
+
+        Raises:
+            TidelogError: an error that a person has to fix; see docs/failure-modes.md.
+        """
+        refuse_coroutine_function("on_status", on_status)
+        config = self.config
         source = source_kind(config)
         source.prepare()
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        known = LogHandle(log_place(config), lambda: election.on_watch)
+        log_handle = LogHandle(event_log_path(config), lambda: election.release_announced)
         election = CaptureElection(
-            config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
+            config,
+            self.holder,
+            config.capture.handicap_s,
+            state,
+            newest_epoch=log_handle.newest_epoch,
         )
         readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
-        roster = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
+        registration = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
-            for one in (known, readiness):
-                one.stand_by(name == "standby")
+            for standby_work in (log_handle, readiness):
+                standby_work.stand_by(name == "standby")
             if name == "standby":
-                roster.stand_by(trouble=readiness.trouble)
+                registration.stand_by(trouble=readiness.trouble)
             elif name == "retrying":
-                roster.stand_by(trouble=reason)
+                registration.stand_by(trouble=reason)
             elif name == "leading":
-                roster.leave(later=True)
+                registration.leave(later=True)
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
-            for one in (known, readiness):
-                one.stand_by(False)
-            return self._open_session(state, keeper, on_status, serving, election, known)
+            for standby_work in (log_handle, readiness):
+                standby_work.stand_by(False)
+            return self._open_session(state, keeper, on_status, serving, election, log_handle)
 
-        def looked() -> bool:
-            return read_at_startup(config, state) or check_lost(state, log_place(config))
+        def is_ready() -> bool:
+            return read_at_startup(config, state) or check_lost(state, event_log_path(config))
 
-        serving: Serving | None = None
+        serving: Service | None = None
         alerts: Alerts | None = None
         try:
             alerts = open_alerts(config, state, self.holder)
             alerts.start()
-            serving = open_serving(
+            serving = open_services(
                 config, self.holder, election.leader, lambda: leader_url(state, election)
             )
             serving.start()
-            with known, readiness:
-                if not retry_until_available(looked, stop, on_state):
+            with log_handle, readiness:
+                if not retry_until_available(is_ready, stop, on_state):
                     return
                 while True:
                     try:
@@ -224,13 +231,13 @@ class Capture(Service):
                         )
                         return
                     except GapError as error:
-                        self._gaps.pass_over(error)
+                        self._gaps.accept(error)
         finally:
             if alerts is not None:
                 alerts.close()
             if serving is not None:
                 serving.close()
-            roster.leave()
+            registration.leave()
             election.close()
             state.close()
 
@@ -239,24 +246,24 @@ class Capture(Service):
         store: StateStore,
         keeper: LeaseKeeper,
         on_status: OnStatus,
-        serving: Serving,
+        serving: Service,
         election: CaptureElection,
-        known: LogHandle,
+        log_handle: LogHandle,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        measured = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        metered_state = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
         kind = source_kind(config)
-        state = LeasedState(read_ahead(measured, config, kind), keeper.check)
-        patient = RetryingStateStore(state, keeper.check)
-        path = log_place(config)
-        log = known.current()
+        state = LeasedState(read_ahead(metered_state, config, kind), keeper.check)
+        retrying_state = RetryingStateStore(state, keeper.check)
+        path = event_log_path(config)
+        log = log_handle.current()
         registry = SchemaStore(path) if log is None else log.schemas
-        seen = None if log is None else seen_later(state, log)
+        issued_offset = None if log is None else issued_offset_future(state, log)
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
-        if log is not None:  # before the fence: it would shut out whom this is to spare
+        if log is not None:  # before the fence, which would shut out the log's other owner
             claim(log.storage, log.generation, state, self._store)
             writer = EventLogWriter(
                 log.storage,
@@ -265,7 +272,7 @@ class Capture(Service):
                 check_lease=keeper.check,
                 schemas=registry,
                 chain=log.chain_reader(),
-                seen=None if seen is None else seen.result(),
+                seen=None if issued_offset is None else issued_offset.result(),
             )
         else:
             check_lost(state, path)
@@ -277,11 +284,11 @@ class Capture(Service):
                 check_lease=keeper.check,
                 schemas=registry,
             )
-            log = known.log()
+            log = log_handle.log()
             assert log is not None
             claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
-        begin = self._gaps.begin(state, reader, writer)
+        begin = self._gaps.start(state, reader, writer)
         parts = kind.parts(registry)
         options = capture_options(config)
         windows = Windows(
@@ -292,7 +299,7 @@ class Capture(Service):
         )
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
-        refused = UnsupportedTables(patient, channels.notify)
+        refused = UnsupportedTables(retrying_state, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
         catalogue = CheckingCatalogue(parts.catalogue, refused)
@@ -302,24 +309,24 @@ class Capture(Service):
             catalogue=catalogue,
             refused=refused,
             keys=parts.keys,
-            state=patient,
+            state=retrying_state,
             options=dump_options(config),
             notify=channels.notify,
             gate=gate,
         )
         session: CaptureSession | None = None
 
-        def on_schema(seen: SchemaSeen) -> None:
+        def on_schema(event: SchemaSeen) -> None:
             if session is not None:
-                session.on_schema(seen)
+                session.on_schema(event)
 
-        def on_unlogged(seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
+        def on_unlogged(event: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
             if session is not None:
-                session.on_unlogged(seen)
+                session.on_unlogged(event)
 
-        def on_refused(seen: TableRefused) -> None:
+        def on_refused(event: TableRefused) -> None:
             if session is not None:
-                session.on_refused(seen)
+                session.on_refused(event)
 
         engine = CaptureEngine(
             reader=reader,
@@ -337,10 +344,10 @@ class Capture(Service):
             is_paused=switch.is_off,
         )
 
-        upkeep = LogMaintenanceTask(
+        maintenance = LogMaintenanceTask(
             config,
             log,
-            # Kept from round to round: it remembers what the segments hold.
+            # Kept from round to round: it remembers the segments' contents.
             EventLogMaintenance(log.storage, keeper.check, log.chain_reader()),
             state=state,
             mailbox=channels.mailbox,
@@ -354,7 +361,7 @@ class Capture(Service):
             channels.close()
             writer.close()
 
-        def give_back() -> None:
+        def release_lease() -> None:
             serving.stand_by()
             keeper.release()
 
@@ -364,8 +371,8 @@ class Capture(Service):
 
         def status() -> dict[str, Any]:
             assert session is not None
-            more = {"state": measured.summary(), "lease": keeper.summary()}
-            return {**session.status(), **more, "gap": {"at_ms": self._gaps.passed_ms}}
+            more = {"state": metered_state.summary(), "lease": keeper.summary()}
+            return {**session.status(), **more, "gap": {"at_ms": self._gaps.accepted_ms}}
 
         def hand_over(command: Handover) -> dict[str, Any]:
             assert session is not None
@@ -374,7 +381,7 @@ class Capture(Service):
                 end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
-        tell_unmatched(source.tables, catalogue)
+        log_unmatched(source.tables, catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
@@ -383,24 +390,24 @@ class Capture(Service):
             catalogue=catalogue,
             snapshot_reader=snapshot_reader,
             refused=refused,
-            state=patient,
+            state=retrying_state,
             switch=switch,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
             forget_log=forget_log,
-            give_back=give_back,
-            maintenance=SessionMaintenance(
+            give_back=release_lease,
+            housekeeping=SessionMaintenance(
                 commands=channels.act,
-                maintain=upkeep.act,
+                maintain=maintenance.act,
                 on_status=on_status,
                 activity=activity,
-                troubles=lambda: {**channels.troubles(), **self._source_check.summary()},
+                troubles=lambda: {**channels.problems(), **self._source_check.summary()},
                 look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,
-                patient,
+                retrying_state,
                 source.tables,
                 refused=refused,
                 publish=parts.publish,
@@ -410,7 +417,7 @@ class Capture(Service):
                 who_is_open=parts.who_is_open,
                 scope=CaptureScope(
                     parts.catalogue,
-                    patient,
+                    retrying_state,
                     source.tables,
                     [source.signal_table] if source.signal_table else (),
                     channels.notify,
@@ -441,9 +448,9 @@ class Capture(Service):
         return session
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
-        """A lost connection or lease is no start: the same dump is asked for again."""
-        asked, self._asked = self._asked, True
-        if not asked and self._snapshotter.should_snapshot(begun, unfinished):
+        """Return the dump at the start; after a lost connection or lease, the same one."""
+        requested, self._start_dump_requested = self._start_dump_requested, True
+        if not requested and self._snapshotter.should_snapshot(begun, unfinished):
             first = not begun and self.config.source.snapshot != "always"
             self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
         return self._start_dump
@@ -454,10 +461,10 @@ class Capture(Service):
 
     @property
     def _store(self) -> str:
-        """For people: the kind of state store, and which host asks."""
+        """The kind of state store, and this host, for people."""
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Capture alone, until ``stop_event``."""
-    Capture(config, on_status=on_status)._run(stop_event)
+    """Run capture alone, until ``stop_event``."""
+    Capture(config).run(stop_event, on_status)

@@ -1,7 +1,7 @@
-"""The metrics: name, unit, meaning and value of each. `docs/reference/metrics.md` is made from it.
+"""Defines the metrics: name, unit, meaning and value. `docs/reference/metrics.md` is made from it.
 
 Labels are names of pipelines and outputs, which the configuration bounds, and kinds of problems,
-limits, operations and reasons, which the code does. None is a table: there may be thousands.
+limits, operations and reasons, which the code bounds. No label is a table: there may be thousands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.app.overview import Overview
 from tidelog.capture.dumps.throttle import Limit
 
 Sample = tuple[tuple[str, ...], float | None]
-"""The labels' values, and the metric's; None: not known, so it is left out."""
+"""The labels' values, and the metric's value; None: not known, so it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: as scraped; a counter's ends in ``_total``.
-        kind: a gauge may fall; a counter falls only when another leadership begins, and one of an
-            output only when what its pipeline noted was removed.
+        name: the name as scraped; a counter's ends in ``_total``.
+        kind: a gauge may fall; a counter falls only when another process starts to lead, and an
+            output's counter only when its pipeline's document was deleted.
         about: one sentence.
-        labels: their names.
-        samples: of a status document and the overview made from it.
+        labels: the names of the labels.
+        samples: returns the samples, from a status document and its overview.
     """
 
     name: str
@@ -39,31 +39,31 @@ class Metric:
 
     @property
     def of_output(self) -> bool:
-        """Is it told by pipelines, so that it outlives the leadership of a capture?"""
+        """Whether pipelines report it, so that it survives a change of capture's leader."""
         return self.labels == _BY_OUTPUT
 
 
 def _one(value: Callable[[Mapping[str, Any], Overview], float | None]) -> Any:
-    """The samples of a metric without labels."""
-    return lambda status, found: [((), value(status, found))]
+    """Return the samples of a metric without labels."""
+    return lambda status, current: [((), value(status, current))]
 
 
-def _of(section: str, name: str, factor: float = 1.0) -> Any:
-    """A number of a section of the status."""
+def _section_value(section: str, name: str, factor: float = 1.0) -> Any:
+    """Return a number of a section of the status."""
 
     def value(status: Mapping[str, Any], _found: Overview) -> float | None:
-        found = (status.get(section) or {}).get(name)
-        return None if found is None else factor * found
+        number = (status.get(section) or {}).get(name)
+        return None if number is None else factor * number
 
     return _one(value)
 
 
 def _capture(name: str) -> Any:
-    return _of("capture", name)
+    return _section_value("capture", name)
 
 
 def _counter(name: str) -> Any:
-    return _of("dump_counters", name)
+    return _section_value("dump_counters", name)
 
 
 def _decision(name: str, factor: float = 1.0) -> Any:
@@ -89,32 +89,32 @@ def _state(name: str) -> Any:
     return samples
 
 
-def _of_outputs(name: str) -> Any:
-    def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
-        for output in found.outputs:
+def _output_values(name: str) -> Any:
+    def samples(_status: Mapping[str, Any], current: Overview) -> Iterator[Sample]:
+        for output in current.outputs:
             yield (output.pipeline, output.output), getattr(output, name)
 
     return samples
 
 
-def _of_engines(name: str) -> Any:
-    def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
-        for engine in found.engines:
+def _engine_values(name: str) -> Any:
+    def samples(_status: Mapping[str, Any], current: Overview) -> Iterator[Sample]:
+        for engine in current.engines:
             yield (engine.name,), getattr(engine, name)
 
     return samples
 
 
-def _refused(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
-    for output in found.outputs:
+def _refused(_status: Mapping[str, Any], current: Overview) -> Iterator[Sample]:
+    for output in current.outputs:
         yield (output.pipeline, output.output), len(output.refused)
 
 
-def _when(name: str) -> Any:
-    """A time of each output, in seconds; none before there is one."""
+def _output_times(name: str) -> Any:
+    """Return a time of each output, in seconds; none before there is one."""
 
-    def samples(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
-        for output in found.outputs:
+    def samples(_status: Mapping[str, Any], current: Overview) -> Iterator[Sample]:
+        for output in current.outputs:
             at_ms = getattr(output, name)
             yield (output.pipeline, output.output), None if at_ms is None else at_ms / 1000
 
@@ -126,13 +126,13 @@ def _commit_s(status: Mapping[str, Any], _found: Overview) -> float | None:
     return last_us / 1e6 if last_us else None
 
 
-def _left_s(_status: Mapping[str, Any], found: Overview) -> float | None:
-    """Seconds left of the dump that takes longest."""
-    return max((each.left_s for each in found.dumps if each.left_s is not None), default=None)
+def _left_s(_status: Mapping[str, Any], current: Overview) -> float | None:
+    """Return the seconds left of the dump that takes longest."""
+    return max((each.left_s for each in current.dumps if each.left_s is not None), default=None)
 
 
-def _problems(_status: Mapping[str, Any], found: Overview) -> Iterator[Sample]:
-    counts = Counter((each.kind, each.severity.value) for each in found.problems)
+def _problems(_status: Mapping[str, Any], current: Overview) -> Iterator[Sample]:
+    counts = Counter((each.kind, each.severity.value) for each in current.problems)
     yield from sorted(counts.items())
 
 
@@ -148,30 +148,34 @@ LEADING: Final = Metric(
     "tidelog_leading", "gauge", "1 if this process captures, else 0.",
     lambda _status, _found: [((), 1.0)],
 )  # fmt: skip
-"""Which also a process has that stands by."""
+"""Standbys have this metric, too."""
 
 METRICS: Final = (
     Metric(
         "tidelog_leader_epoch", "gauge", "The number of this leadership; each next one is higher.",
-        _one(lambda _status, found: found.epoch),
+        _one(lambda _status, current: current.epoch),
     ),
     Metric(
         "tidelog_leader_since_timestamp_seconds", "gauge",
-        "Since when this leadership lasts, in seconds since 1970.",
-        _one(lambda _status, found: None if found.since_ms is None else found.since_ms / 1000),
+        "When this leadership began, in seconds since 1970.",
+        _one(
+            lambda _status, current: None
+            if current.since_ms is None
+            else current.since_ms / 1000
+        ),
     ),
     Metric(
         "tidelog_lease_remaining_seconds", "gauge",
-        "How long the lease lasts if it is not renewed.", _of("lease", "remaining_s"),
+        "How long the lease lasts if it is not renewed.", _section_value("lease", "remaining_s"),
     ),
     Metric(
         "tidelog_lease_renewals_total", "counter", "Times that the lease was renewed.",
-        _of("lease", "renewals"),
+        _section_value("lease", "renewals"),
     ),
     Metric(
         "tidelog_lease_renewals_failed_total", "counter",
         "Times that the lease could not be renewed.",
-        _of("lease", "failures"),
+        _section_value("lease", "failures"),
     ),
     Metric(
         "tidelog_state_requests_total", "counter", "Requests of capture to the state store.",
@@ -188,37 +192,37 @@ METRICS: Final = (
     ),
     Metric(
         "tidelog_source_up", "gauge", "1 while the source answers, else 0.",
-        _one(lambda _status, found: 0 if found.source.error is not None else 1),
+        _one(lambda _status, current: 0 if current.source.error is not None else 1),
     ),
     Metric(
         "tidelog_capture_lag_seconds", "gauge",
         "How long ago the source's log first ended behind what is captured.",
-        _one(lambda _status, found: found.source.lag_s),
+        _one(lambda _status, current: current.source.lag_s),
     ),
     Metric(
         "tidelog_capture_lag_bytes", "gauge", "Bytes of the source's log that are not captured.",
-        _one(lambda _status, found: found.source.lag_bytes),
+        _one(lambda _status, current: current.source.lag_bytes),
     ),
     Metric(
         "tidelog_source_log_retained_bytes", "gauge",
         "What the source keeps of its log for capture (PostgreSQL: by its slot).",
-        _one(lambda _status, found: found.source.retained_bytes),
+        _one(lambda _status, current: current.source.retained_bytes),
     ),
     Metric(
         "tidelog_source_log_spare_bytes", "gauge",
         "What may be written until the source removes what capture needs; none without a limit.",
-        _one(lambda _status, found: found.source.spare_bytes),
+        _one(lambda _status, current: current.source.spare_bytes),
     ),
     Metric(
         "tidelog_source_log_lost_in_seconds", "gauge",
         "When the source removes what capture needs, as the last minutes went; none while that "
         "does not come nearer.",
-        _one(lambda _status, found: found.source.lost_in_s),
+        _one(lambda _status, current: current.source.lost_in_s),
     ),
     Metric(
         "tidelog_gap_timestamp_seconds", "gauge",
-        "When capture last went on behind changes that it missed, in seconds since 1970; none if "
-        "it never did.", _of("gap", "at_ms", 0.001),
+        "When capture last resumed after a gap, in seconds since 1970; none if "
+        "it never did.", _section_value("gap", "at_ms", 0.001),
     ),
     Metric("tidelog_captured_records_total", "counter", "Records appended.", _capture("records")),
     Metric(
@@ -237,12 +241,12 @@ METRICS: Final = (
     ),
     Metric(
         "tidelog_event_log_segments", "gauge", "Segments that the event log has.",
-        _of("log", "segments"),
+        _section_value("log", "segments"),
     ),
     Metric(
         "tidelog_event_log_payload_bytes", "gauge",
         "Bytes of the payloads in the event log; on disk they are compressed.",
-        _of("log", "payload_bytes"),
+        _section_value("log", "payload_bytes"),
     ),
     Metric(
         "tidelog_buffer_bytes", "gauge", "Records that wait for the writer.",
@@ -254,12 +258,12 @@ METRICS: Final = (
     ),
     Metric("tidelog_windows_open", "gauge", "Windows of chunks.", _capture("open_windows")),
     Metric(
-        "tidelog_windows_retained_bytes", "gauge", "What is held in memory for windows.",
+        "tidelog_windows_retained_bytes", "gauge", "Bytes in memory for windows.",
         _capture("retained_bytes"),
     ),
     Metric(
         "tidelog_windows_unseen_transactions", "gauge",
-        "Captured transactions that a chunk's snapshot may not show, which are remembered.",
+        "Captured transactions in memory that a chunk's snapshot may not show.",
         _capture("unseen_transactions"),
     ),
     Metric(
@@ -268,16 +272,20 @@ METRICS: Final = (
     ),
     Metric(
         "tidelog_dumps_unfinished", "gauge", "Dumps that are queued, running or paused.",
-        _one(lambda _status, found: len(found.dumps)),
+        _one(lambda _status, current: len(current.dumps)),
     ),
     Metric(
-        "tidelog_dumps_paused", "gauge", "Unfinished dumps that somebody has paused.",
-        _one(lambda _status, found: sum(each.status == "paused" for each in found.dumps)),
+        "tidelog_dumps_paused", "gauge", "Unfinished dumps that are paused.",
+        _one(lambda _status, current: sum(each.status == "paused" for each in current.dumps)),
     ),
     Metric(
         "tidelog_dump_tables_unfinished", "gauge",
         "Tables that unfinished dumps are still to read.",
-        _one(lambda _status, found: sum(each.tables - each.tables_done for each in found.dumps)),
+        _one(
+            lambda _status, current: sum(
+                each.tables - each.tables_done for each in current.dumps
+            )
+        ),
     ),
     Metric(
         "tidelog_dump_left_seconds", "gauge",
@@ -301,7 +309,7 @@ METRICS: Final = (
         _voided, ("reason",),
     ),
     Metric(
-        "tidelog_throttle_readers_ratio", "gauge", "Which share of the readers may read.",
+        "tidelog_throttle_readers_ratio", "gauge", "The share of the readers that may read.",
         _decision("parallelism_share"),
     ),
     Metric(
@@ -319,80 +327,80 @@ METRICS: Final = (
     ),
     Metric(
         "tidelog_tables_refused", "gauge", "Tables that can't be captured as they are.",
-        _one(lambda _status, found: found.tables_refused),
+        _one(lambda _status, current: current.tables_refused),
     ),
     Metric(
         "tidelog_tables_failed", "gauge", "Captured tables whose last dump failed.",
         _one(lambda status, _found: status.get("tables_failed")),
     ),
     Metric(
-        "tidelog_engine_behind_records", "gauge", "Records that an engine in a program lacks.",
-        _of_engines("behind_records"), ("engine",),
+        "tidelog_engine_behind_records", "gauge", "Records that an engine has not processed yet.",
+        _engine_values("behind_records"), ("engine",),
     ),
     Metric(
-        "tidelog_engine_lag_seconds", "gauge", "The age of the first record that it lacks.",
-        _of_engines("lag_s"), ("engine",),
+        "tidelog_engine_lag_seconds", "gauge", "The age of the oldest of these records.",
+        _engine_values("lag_s"), ("engine",),
     ),
     Metric(
         "tidelog_output_up", "gauge", "1 while the output follows, 0 once it has stopped.",
-        lambda _status, found: [
-            ((each.pipeline, each.output), int(each.error is None)) for each in found.outputs
+        lambda _status, current: [
+            ((each.pipeline, each.output), int(each.error is None)) for each in current.outputs
         ], _BY_OUTPUT,
     ),
     Metric(
-        "tidelog_output_lag_seconds", "gauge", "The age of the first record that it lacks.",
-        _of_outputs("lag_s"), _BY_OUTPUT,
+        "tidelog_output_lag_seconds", "gauge", "The age of the oldest of these records.",
+        _output_values("lag_s"), _BY_OUTPUT,
     ),
     Metric(
-        "tidelog_output_behind_records", "gauge", "Records that it lacks.",
-        _of_outputs("behind_records"), _BY_OUTPUT,
+        "tidelog_output_behind_records", "gauge", "Records that are not delivered yet.",
+        _output_values("behind_records"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_noted_timestamp_seconds", "gauge",
-        "When its pipeline last said how far it is, in seconds since 1970.",
-        lambda _status, found: [
-            ((each.pipeline, each.output), each.noted_ms / 1000) for each in found.outputs
+        "When its pipeline last reported its progress, in seconds since 1970.",
+        lambda _status, current: [
+            ((each.pipeline, each.output), each.noted_ms / 1000) for each in current.outputs
         ], _BY_OUTPUT,
     ),
     Metric(
-        "tidelog_output_batches_total", "counter", "Batches that were brought over to the output.",
-        _of_outputs("batches"), _BY_OUTPUT,
+        "tidelog_output_batches_total", "counter", "Batches delivered to the output.",
+        _output_values("batches"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_batch_seconds_total", "counter", "How long batches of the output took.",
-        _of_outputs("all_s"), _BY_OUTPUT,
+        _output_values("all_s"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_last_batch_seconds", "gauge", "How long its last batch took.",
-        _of_outputs("batch_s"), _BY_OUTPUT,
+        _output_values("batch_s"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_committed_timestamp_seconds", "gauge",
         "When its last batch was done, in seconds since 1970.",
-        _when("committed_ms"), _BY_OUTPUT,
+        _output_times("committed_ms"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_records_total", "counter", "Records of the log in the output's batches.",
-        _of_outputs("all_records"), _BY_OUTPUT,
+        _output_values("all_records"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_dead_letters_total", "counter",
         "Records that it did not take, and that lie in its dead letters.",
-        _of_outputs("rejected"), _BY_OUTPUT,
+        _output_values("rejected"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_dead_letter_timestamp_seconds", "gauge",
         "When the last of its dead letters came, in seconds since 1970; none if none did.",
-        _when("rejected_ms"), _BY_OUTPUT,
+        _output_times("rejected_ms"), _BY_OUTPUT,
     ),
     Metric(
         "tidelog_output_refused_tables", "gauge",
-        "Tables that it leaves out for their names, or lacks rows of since it did.",
+        "Tables that it leaves out for their names, or whose rows it lacks since then.",
         _refused, _BY_OUTPUT,
     ),
     Metric(
-        "tidelog_problems", "gauge", "Problems that `tidelog status` tells, by kind.",
+        "tidelog_problems", "gauge", "Problems that `tidelog status` shows, by kind.",
         _problems, ("kind", "severity"),
     ),
 )  # fmt: skip
-"""All but `LEADING`."""
+"""All metrics but `LEADING`."""

@@ -1,7 +1,7 @@
-"""One picture of a Tidelog: what it does, how late it is, and what is wrong with it.
+"""The overview of one Tidelog: what it does, how far behind it is, and what is wrong.
 
-`overview` makes it from a status document; terminal, HTTP interface and metrics show it and judge
-nothing themselves.
+`overview` computes it from a status document; terminal, HTTP interface and metrics show it and
+judge nothing themselves.
 """
 
 from tidelog.app.overview.build import dumping, overview

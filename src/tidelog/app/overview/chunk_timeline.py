@@ -1,4 +1,4 @@
-"""Chunks of dumps over time: when their windows began, were read and ended."""
+"""The timeline of dump chunks: when their windows began, were read and ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDS = frozenset({"closed", "durable", "voided", "failed"})
 
 
 def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
-    """The windows that are open and those that ended lately, by the time they began."""
+    """Return the open windows and those that ended lately, by the time they began."""
     lanes: dict[str, ChunkSpan] = {}
     updated_ms = int(status.get("updated_ms", 0))
     for event in status.get("events") or ():
@@ -36,5 +36,5 @@ def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
         if chunk:
             lanes[chunk].written = window.get("state") == "closing"
     is_open = {str(window.get("chunk", "")) for window in status.get("windows") or ()}
-    known = (lane for lane in lanes.values() if lane.ended_ms is not None or lane.chunk in is_open)
-    return sorted(known, key=lambda lane: lane.begun_ms)
+    shown = (lane for lane in lanes.values() if lane.ended_ms is not None or lane.chunk in is_open)
+    return sorted(shown, key=lambda lane: lane.begun_ms)

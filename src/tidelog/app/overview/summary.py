@@ -1,5 +1,6 @@
-"""What an operator asks first, answered in a line each: beside how late all is, which the source's
-and the outputs' lags tell.
+"""Answers what an operator asks first, in a line each.
+
+The lags of source and outputs are elsewhere in the overview.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from tidelog.app.overview.document import (
 from tidelog.model.units import brief_span, counted, format_bytes
 
 NAMED = 2
-"""Tables, copies and pauses that an answer names."""
+"""How many tables, copies and pauses an answer names."""
 NAME = 48
-"""Characters of a table's name; tables of one kind differ at their end."""
+"""The longest table name, in characters; tables of one kind differ at their end."""
 REASON = 90
-"""Characters of a table's reason; the problem has all."""
+"""The longest reason, in characters; the problem has all of it."""
 NEVER = "never"
 _KINDS = {
     "log": ("log-nearly-lost", "log-room-small", "log-fills-disk"),
@@ -34,13 +35,13 @@ _KINDS = {
     "paused": ("log-reading-paused", "pipeline-paused", "dump-paused", "dumps-held"),
     "verify": ("copy-differs",),
 }
-"""Problems that an answer is about: the worst tells how bad it is."""
-_SAID = {
+"""The kinds of problems that an answer is about: the worst one decides its severity."""
+_LABELS = {
     TableCaptureState.REFUSED: "not captured",
     TableCaptureState.INSERTS_ONLY: "captured in part",
     TableCaptureState.DUMP_FAILED: "its dump failed",
 }
-"""The worst first."""
+"""The states with a problem, the worst first."""
 _DAY_S, _MINUTE_MS = 86_400.0, 60_000
 
 
@@ -54,27 +55,27 @@ def answers_of(
     problems: Sequence[Problem],
     now_ms: int,
 ) -> Iterator[SummaryLine]:
-    """In the order of a first screen. What nobody has told of yet is left out."""
-    told = [
+    """Yield the answers in the order of a first screen; without data there is no answer."""
+    answers = [
         _log(status, source, now_ms),
         _tables(tables),
         _dump(status, dumps, now_ms),
         _paused(source, pipelines, dumps),
         _verify(verified),
     ]
-    for name, (brief, text, at_ms) in zip(_KINDS, told, strict=True):
+    for name, (brief, text, at_ms) in zip(_KINDS, answers, strict=True):
         if text:
             about = [each.severity for each in problems if each.kind in _KINDS[name]]
             well = Severity.INFO if brief == NEVER else Severity.OK
             yield SummaryLine(name, about[0] if about else well, brief, text, at_ms)
 
 
-_Told = tuple[str, str, int | None]
-_NOTHING: _Told = ("", "", None)
+_Answer = tuple[str, str, int | None]
+_NOTHING: _Answer = ("", "", None)
 
 
-def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Told:
-    """When what capture needs is lost: as the last minutes went, or if capture stopped now."""
+def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answer:
+    """Return when what capture needs is lost: at the current rate, or if capture stopped now."""
     kept_s = (status.get("source") or {}).get("kept_s")
     lost_ms = None if source.lost_in_s is None else now_ms + source.lost_in_s * 1000
     at_ms = None if lost_ms is None else round(lost_ms / _MINUTE_MS) * _MINUTE_MS
@@ -86,7 +87,7 @@ def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Told:
             return "safe", f"the server removes its log after {_span(kept_s)}", None
         lasts = f"the server removes its log after {_span(kept_s)}: without capture"
         return lost, f"{lasts}, what it needs next is lost in {lost}, at", at_ms
-    keeps = "kept" if source.silent_s else "keeps"  # as of when capture was heard last
+    keeps = "kept" if source.silent_s else "keeps"  # when capture last reported
     keeps = f"the slot {keeps} {format_bytes(source.retained_bytes)}"
     if source.spare_bytes is None:
         return "no limit", f"{keeps}, and the server sets no limit: it is never lost", None
@@ -101,25 +102,25 @@ def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Told:
     return "safe", keeps, None
 
 
-def _tables(tables: Sequence[Table]) -> _Told:
+def _tables(tables: Sequence[Table]) -> _Answer:
     if not tables:
         return _NOTHING
-    amiss = sorted(
-        (each for each in tables if each.state in _SAID),
-        key=lambda each: list(_SAID).index(each.state),
+    problematic = sorted(
+        (each for each in tables if each.state in _LABELS),
+        key=lambda each: list(_LABELS).index(each.state),
     )
-    if not amiss:
+    if not problematic:
         return f"{len(tables):,}", f"{counted(len(tables), 'table')}, all captured whole", None
     named = [
-        f"{_brief_name(each.table)} ({_SAID[each.state]}: {_cut(each.reason)})"
-        for each in amiss[:NAMED]
+        f"{_brief_name(each.table)} ({_LABELS[each.state]}: {_cut(each.reason)})"
+        for each in problematic[:NAMED]
     ]
-    text = f"{len(amiss):,} of {len(tables):,} with a problem: {_list(named, amiss)}"
-    return counted(len(amiss), "problem"), text, None
+    text = f"{len(problematic):,} of {len(tables):,} with a problem: {_list(named, problematic)}"
+    return counted(len(problematic), "problem"), text, None
 
 
-def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Told:
-    """What the first one that moves still needs."""
+def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Answer:
+    """Return what the first running dump still needs."""
     if not dumps:
         return ("none", "none runs", None) if status.get("capture") is not None else _NOTHING
     dump = next((each for each in dumps if each.status == "running"), dumps[0])
@@ -137,37 +138,37 @@ def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) 
 
 def _paused(
     source: SourceHealth, pipelines: Sequence[PipelineOverview], dumps: Sequence[RunningDump]
-) -> _Told:
-    found: list[tuple[str, str, int | None]] = []
+) -> _Answer:
+    pauses: list[tuple[str, str, int | None]] = []
     if source.paused_ms:
-        found.append(("the log", source.paused_by, source.paused_ms))
-    found += [
+        pauses.append(("the log", source.paused_by, source.paused_ms))
+    pauses += [
         (f"pipeline {each.pipeline}", each.paused_by, each.paused_ms)
         for each in pipelines
         if each.paused_ms
     ]
-    found += [
+    pauses += [
         (f"dump {each.dump_id}", each.paused_by, each.paused_ms)
         for each in dumps
         if each.status == "paused"
     ]
-    if not found:
+    if not pauses:
         return _NOTHING
-    named = [f"{what} by {by}" if by else what for what, by, _ in found]
-    text, at_ms = _list(named[:NAMED], named), found[0][2] if len(found) == 1 else None
-    brief = found[0][0] if len(found) == 1 else f"{len(found):,} things"
+    named = [f"{what} by {by}" if by else what for what, by, _ in pauses]
+    text, at_ms = _list(named[:NAMED], named), pauses[0][2] if len(pauses) == 1 else None
+    brief = pauses[0][0] if len(pauses) == 1 else f"{len(pauses):,} things"
     return brief, f"{text} since" if at_ms is not None else text, at_ms
 
 
-def _verify(found: VerifyResult | None) -> _Told:
-    if found is None:
+def _verify(result: VerifyResult | None) -> _Answer:
+    if result is None:
         return NEVER, "nothing was compared yet (tidelog verify CONFIG)", None
-    copies = "1 copy" if found.compared == 1 else f"{found.compared:,} copies"
-    if not found.differ:
-        return "equal", f"{copies}, equal to the source, compared at", found.at_ms
-    named = _list(found.differ[:NAMED], found.differ)
-    said = f"{len(found.differ):,} differed: {named}; {copies} compared at"
-    return f"{len(found.differ):,} differed", said, found.at_ms
+    copies = "1 copy" if result.compared == 1 else f"{result.compared:,} copies"
+    if not result.differ:
+        return "equal", f"{copies}, equal to the source, compared at", result.at_ms
+    named = _list(result.differ[:NAMED], result.differ)
+    text = f"{len(result.differ):,} differed: {named}; {copies} compared at"
+    return f"{len(result.differ):,} differed", text, result.at_ms
 
 
 def _list(named: Sequence[str], of: Sequence[object]) -> str:

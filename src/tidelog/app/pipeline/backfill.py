@@ -1,9 +1,9 @@
-"""What an output lacks of the time before: one that is new, or takes more tables than before, or
-stands where retention has removed the event log.
+"""Requests dumps for what an output misses of the past.
 
-It begins where the event log begins. Where that is not the beginning of a table's history, for
-retention removed it, a dump of the table is asked for; as it is for tables that an output takes
-from now on, and that it passed over so far.
+An output is new, or takes more tables than before, or is at a position that retention has removed
+from the event log. A new output starts at the event log's head. If retention removed the start of a
+table's history, a dump of the table is requested; so it is for tables that an output takes from now
+on.
 """
 
 from __future__ import annotations
@@ -24,110 +24,111 @@ from tidelog.model.schema import TableName
 
 logger = logging.getLogger(__name__)
 
-_ACTED_ON_S = 5.0
+_COMMAND_TIMEOUT_S = 5.0
 
 
-def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dict[str, int]:
-    """Say of each output that is new what it begins with, and ask for the dumps that it needs.
+def request_backfill(config: Config, log: EventLog, copies: Collection[str] = ()) -> dict[str, int]:
+    """Log where each new output starts, and request the dumps that it needs.
 
-    Before the pipeline notes the outputs: a crash between asks for the dumps again.
+    Call it before the pipeline registers the outputs: after a crash in between, the dumps are
+    requested again.
 
     Args:
-        config: of the pipeline.
+        config: the configuration of the pipeline.
         log: the event log.
-        copies: names of outputs whose tables a whole dump makes right, whatever they lack.
+        copies: the names of outputs that a dump of all rows repairs, whatever they miss.
 
-    Returns the outputs that stand before the log's head, and where they go on, as dumps make good
-    what they lack. Raises OffsetGoneError if there is one that can't, OffsetAheadError if one has
-    read what the log does not hold.
+    Returns the outputs that are before the log's head, and where they resume, as dumps replace what
+    they miss. Raises OffsetGoneError if dumps can't replace it, OffsetAheadError if an output has
+    read beyond the log's end.
     """
     name = config.pipeline.name
-    found = pipeline_consumers(config, log).find(name)
+    consumer = pipeline_consumers(config, log).find(name)
     head = log.head_offset
-    known = {} if found is None else found.outputs
-    if not known and found is not None and found.offset > head:
-        return {}  # noted by a version that did not tell outputs apart
+    offsets = {} if consumer is None else consumer.outputs
+    if not offsets and consumer is not None and consumer.offset > head:
+        return {}  # written by a version that did not track outputs separately
     for output in destinations(config):
-        if output in known:
-            log.check_offsets(known[output], who=f"output {output}")
-    behind = {name for name in destinations(config) if known.get(name, head) < head}
+        if output in offsets:
+            log.check_offsets(offsets[output], who=f"output {output}")
+    behind = {name for name in destinations(config) if offsets.get(name, head) < head}
     for output in sorted(behind):
         if output not in copies:
-            raise OffsetGoneError(_lost(output, known[output], head) + _RENAMED)
-    lacking: dict[TableName, list[str]] = {}
+            raise OffsetGoneError(_gap_text(output, offsets[output], head) + _RENAME_HINT)
+    missing: dict[TableName, list[str]] = {}
     removed = head > log.info.start_offset
     dumped = _dumped_tables(log) if removed else set()
     for output, its in destinations(config).items():
-        taken = [table for table in log.schemas.tables() if matches(its.tables, table)]
+        tables_taken = [table for table in log.schemas.tables() if matches(its.tables, table)]
         if output in behind:
-            logger.warning("%s", _lost(output, known[output], head))
-            taken = [table for table in taken if str(table) not in dumped]
-        elif output not in known:
-            if known or removed:
-                logger.warning("output %s is new: it begins where the event log begins", output)
-            taken = [table for table in taken if removed and str(table) not in dumped]
+            logger.warning("%s", _gap_text(output, offsets[output], head))
+            tables_taken = [table for table in tables_taken if str(table) not in dumped]
+        elif output not in offsets:
+            if offsets or removed:
+                logger.warning("output %s is new: it starts at the head of the event log", output)
+            tables_taken = [table for table in tables_taken if removed and str(table) not in dumped]
         else:
-            before = found.destinations.get(output) if found is not None else None
-            taken = [t for t in taken if before is not None and not matches(before.tables, t)]
-        for table in taken:
-            lacking.setdefault(table, []).append(output)
-    asked = not lacking or _ask(config, lacking)
+            before = consumer.destinations.get(output) if consumer is not None else None
+            tables_taken = [t for t in tables_taken if before is not None and not matches(before.tables, t)]
+        for table in tables_taken:
+            missing.setdefault(table, []).append(output)
+    requested = not missing or _request_or_warn(config, missing)
     for output in sorted(behind):
-        tables = [str(table) for table, outputs in lacking.items() if output in outputs]
-        if tables and not asked:
+        tables = [str(table) for table, outputs in missing.items() if output in outputs]
+        if tables and not requested:
             raise OffsetGoneError(
-                _lost(output, known[output], head)
-                + f"It goes on once the log holds dumps of {', '.join(sorted(tables))}: run "
+                _gap_text(output, offsets[output], head)
+                + f"It resumes once the log holds dumps of {', '.join(sorted(tables))}: run "
                 "capture, and `tidelog dump` with these tables, then the pipeline again."
             )
     return dict.fromkeys(sorted(behind), head)
 
 
-_RENAMED = (
-    "What they held it can't have any more. Give the output a name that it never had: then it goes "
-    "on where the event log begins, and dumps tell it the state of all rows."
+_RENAME_HINT = (
+    "They can't be delivered to it any more. Give the output a name that it never had: then it "
+    "starts at the head of the event log, and dumps give it the state of all rows."
 )
 
 
-def _lost(output: str, offset: int, head: int) -> str:
+def _gap_text(output: str, offset: int, head: int) -> str:
     return (
-        f"output {output} stands at offset {offset}, but retention removed everything before "
+        f"output {output} is at offset {offset}, but retention removed everything before "
         f"{head} (log.retention_cap): the changes between are lost to it. "
     )
 
 
 def _dumped_tables(log: EventLog) -> set[str]:
-    """Tables of which a whole dump lies between the log's head and its end."""
+    """Return the tables with a whole dump between the log's head and its end."""
     from tidelog.spark.datasource.positions import dump_records
 
     head = log.head_offset
-    found = dump_records(log, head, log.latest_offset())
-    return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
+    records = dump_records(log, head, log.latest_offset())
+    return {m.table for m in records if m.completed and m.whole and m.first_offset >= head}
 
 
 def request_dumps(config: Config, output: str, tables: Sequence[str]) -> None:
-    """Ask for dumps of tables that ``output`` left out and now takes."""
-    _ask(config, {TableName.parse(table): [output] for table in tables})
+    """Request dumps of tables that ``output`` left out and now takes."""
+    _request_or_warn(config, {TableName.parse(table): [output] for table in tables})
 
 
-def _ask(config: Config, lacking: dict[TableName, list[str]]) -> bool:
-    """False: they are not dumped, and that was said."""
-    outputs = ", ".join(sorted({output for each in lacking.values() for output in each}))
-    tables = ", ".join(map(str, sorted(lacking)))
+def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> bool:
+    """Request dumps; return False, after a log line, if there will be none."""
+    outputs = ", ".join(sorted({output for each in missing.values() for output in each}))
+    tables = ", ".join(map(str, sorted(missing)))
     source = config.source
     configured = source.snapshot == "configuration_based" and source.snapshot_configuration
     if source.snapshot == "no_data" or (configured and configured.data == "never"):
         logger.warning(
             "output %s: the event log does not hold all of %s, and source.snapshot dumps nothing: "
-            "what is not in the log comes with `tidelog dump` alone",
+            "what is not in the log comes only with `tidelog dump`",
             outputs,
             tables,
         )
         return False
-    error = _send(config, lacking)
+    error = _send(config, missing)
     if error is None:
         logger.warning(
-            "output %s: the event log does not hold all of %s: dumps of them are asked for. "
+            "output %s: the event log does not hold all of %s: dumps of them are requested. "
             "Until they are done (tidelog status) the output lacks rows",
             outputs,
             tables,
@@ -143,9 +144,9 @@ def _ask(config: Config, lacking: dict[TableName, list[str]]) -> bool:
 
 
 def _send(config: Config, tables: Collection[TableName]) -> str | None:
-    """The dump's id is in no other command: one that was asked for and done does not count."""
+    """Send the command with a new dump id: an earlier dump does not count."""
     dump_id = f"catch-up-{new_id().lower()}"
     named = tuple(str(table) for table in sorted(tables))
     command = build(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
-    error: str | None = send_command(config, command, timeout_s=_ACTED_ON_S)["error"]
+    error: str | None = send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
     return error

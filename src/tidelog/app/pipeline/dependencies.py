@@ -1,4 +1,4 @@
-"""Is all installed that the outputs of a configuration need?"""
+"""Checks that the packages for a configuration's outputs are installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Lake = Literal["delta", "iceberg"]
 
 
 def check_session(extra: str = "spark") -> None:
-    """Can a session of Spark be started here, or is one running? Raises as `check_spark_runs`
-    does, and names ``extra`` where a package is missing.
+    """Check that Spark can be started here, or runs.
+
+    Raises the errors of `check_spark_runs`, with ``extra`` for a missing package.
     """
     from tidelog.spark.sessions.installation import check_spark_runs
 
@@ -23,24 +24,24 @@ def check_session(extra: str = "spark") -> None:
 
 
 def installed_versions() -> str:
-    """Of Spark, Java and Python, where `check_session` raises nothing."""
+    """Return the versions of Spark, Java and Python; call `check_session` first."""
     from tidelog.spark.sessions.installation import versions
 
     return versions()
 
 
 def untested_versions() -> list[str]:
-    """What of them Tidelog is not tested with, or PySpark is not made for, a sentence each."""
-    from tidelog.spark.sessions.installation import untested_versions
+    """Return a sentence for each version that Tidelog or PySpark is not tested with."""
+    from tidelog.spark.sessions.installation import untested
 
     return list(untested_versions())
 
 
 def check_spark(config: Config) -> Lake | None:
-    """Whose jars the session needs; None: no lake's, so that any version of Spark will do. Delta
-    tables are written and read without Delta's; a class of the user's may write some with them.
-    Raises UsageError if this Spark can't write what the outputs say, MissingExtraError if there is
-    none.
+    """Return the lake whose jars the session needs; None: any version of Spark will do.
+
+    Delta tables are written and read without Delta's jars, but a class of the user may use them.
+    Raises UsageError if this Spark can't write to the outputs, MissingExtraError if there is none.
     """
     kinds = {output.kind for output in config.outputs}
     if "iceberg" not in kinds:
@@ -62,10 +63,8 @@ def _may_write_delta(kinds: Collection[str]) -> bool:
 
 
 def check_installed(sections: Iterable[OutputSection]) -> None:
-    """Before anything is begun. Raises MissingExtraError if an output lacks what it is written
-    with.
-    """
+    """Raise MissingExtraError if a package of an output is missing; call it first."""
     for section in sections:
         kind = OUTPUT_KINDS.get(section.kind)
-        if isinstance(kind, BuiltinKind):  # another distribution brings what it needs
+        if isinstance(kind, OwnKind):  # another distribution has its own dependencies
             kind.check_installed()

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.app.dumps.keys import store_keys
-from tidelog.app.elections import pipeline_lease
+from tidelog.app.elections import pipeline_lease_name
 from tidelog.app.instances import PIPELINE_PREFIX
-from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.backfill import catch_up, request_dumps
+from tidelog.app.log_location import event_log_path
+from tidelog.app.pipeline.backfill import request_backfill, request_dumps
 from tidelog.app.pipeline.destinations import check_places, destinations
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.outputs import make_outputs
@@ -48,12 +48,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ACTED_ON_S = 5.0
+_COMMAND_TIMEOUT_S = 5.0
 
 
 class FilteredRows:
-    """Called with each batch before it is written: what is asked for is durable then, and its rows
-    come behind the batch.
+    """Requests rows again that a filter can't judge by partial records.
+
+    It is called with each batch before the write: the request is durable then, and its rows follow
+    the batch.
     """
 
     def __init__(self, config: Config, spark: SparkSession, log: EventLog) -> None:
@@ -68,10 +70,10 @@ class FilteredRows:
         self._tables = {section.name: tuple(section.tables) for section in config.outputs}
 
     def __call__(self, output: Output, batch: OutputBatch) -> None:
-        """Ask for the rows of the batch that must be read again."""
+        """Request the rows of the batch that must be read again."""
         if output.name not in self._steps or not getattr(output, "keyed", False):
             return
-        log, path = self._log, log_place(self._config)
+        log, path = self._log, event_log_path(self._config)
         for table in (each.table for each in batch.tables):
             steps = steps_of(self._steps[output.name], table)
             filtered = any(step.action == "filter" for step in steps)
@@ -99,41 +101,41 @@ class FilteredRows:
             "tables": (str(schema.table),),
             "key_set": name,
             "key_columns": schema.match_key,
-            "missing": "list",  # the log tells of their deletes
+            "missing": "list",  # the log has their deletes
         }
         command = build(ExecuteSnapshot, data)
-        error = send_command(self._config, command, timeout_s=_ACTED_ON_S)["error"]
-        said = f"output {output}: {count} rows of {schema.table} may pass its filter by records"
+        error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
+        subject = f"output {output}: {count} rows of {schema.table} may pass its filter by records"
         if error is None:
-            logger.info("%s that lack columns: they are read again (%s)", said, data["dump_id"])
+            logger.info("%s that lack columns: they are read again (%s)", subject, data["dump_id"])
         else:
-            logger.error("%s that lack columns, and can't be read again: %s", said, error)
+            logger.error("%s that lack columns, and can't be read again: %s", subject, error)
 
 
-_LOOK_S: Final = 0.05
+_CHECK_S: Final = 0.05
 _CANCEL_S: Final = 0.5
-_ASKED_EVERY_S: Final = 0.5
-"""How often it looks whether another process shall lead, where looks cost nothing."""
+_HANDOVER_POLL_S: Final = 0.5
+"""How often to poll for a handover request, where requests cost nothing."""
 
 
 _sessions: set[PipelineSession] = set()
-"""Those of this process, which share Spark's context."""
+"""The sessions of this process, which share Spark's context."""
 
 
 class PipelineSession:
-    """`tidelog.capture.leadership.LeaderSession`: outputs are opened, and told their lease.
+    """A `tidelog.capture.leadership.LeaderSession` that delivers to the outputs.
 
     Args:
-        config: of the pipeline.
-        spark: runs the queries.
-        state: where it is told who leads; it stays open.
-        holder: who this is.
-        keeper: of the lease.
-        is_to_hand_over: has somebody asked that another lead?
-        file: what tasks look at.
-        once: deliver what the log holds now.
-        alone: nobody else runs jobs by ``spark``.
-        on_progress: told of batches, and of outputs that stop and go on.
+        config: the configuration of the pipeline.
+        spark: the session that runs the queries.
+        state: the state store, for the leader's document; the caller closes it.
+        holder: the id of this process.
+        keeper: the keeper of the lease.
+        handover_requested: returns True once an operator asked this leader to give up the lease.
+        file: the lease file that tasks read.
+        once: whether to deliver what the log has now, and end.
+        alone: whether nobody else runs jobs in ``spark``.
+        on_progress: called with batches, and with outputs that stop and resume.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class PipelineSession:
         self._config = config
         self._spark = spark
         self._keeper = keeper
-        self._is_to_hand_over = handover_requested
+        self._handover_requested = handover_requested
         self._file = file
         self._once = once
         self._alone = alone
@@ -161,24 +163,25 @@ class PipelineSession:
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
-        self._paused = PipelinePause(state, name, look_every_s(config.state.place))
-        self._led = led = fenced(state, pipeline_lease(name), epoch)
+        self._pause = PipelinePause(state, name, look_every_s(config.state.place))
+        self._fenced_state = led = fenced(state, pipeline_lease_name(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
         check_places(config)
-        fence = file.fence(epoch, log_place(config), name)
+        fence = file.fence(epoch, event_log_path(config), name)
         self._lease = WriteLease(epoch, keeper.check, fence)
         self._outputs = make_outputs(config, spark, self._lease)
         _sessions.add(self)
 
     def run(self, stop: threading.Event) -> bool:
-        """Until ``stop``, or what there was is delivered. Raises LeaseLostError, after all queries
-        have ended without waiting for their batches.
+        """Deliver until ``stop``, or, with ``once``, until everything is delivered.
+
+        Raises LeaseLostError, after all queries have ended without waiting for their batches.
         """
-        config, path = self._config, log_place(self._config)
+        config, path = self._config, event_log_path(self._config)
         log = EventLog.open(path)
         copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
         checked = check_result_of(config, log)
-        resume = catch_up(config, log, copies)
+        resume = request_backfill(config, log, copies)
         ending, lost, done = threading.Event(), threading.Event(), threading.Event()
         threads = [
             threading.Thread(
@@ -192,7 +195,7 @@ class PipelineSession:
                 )
             )
         pause_watch = threading.Thread(
-            target=self._paused.watch, args=(done,), name="tidelog-pipeline-pause", daemon=True
+            target=self._pause.watch, args=(done,), name="tidelog-pipeline-pause", daemon=True
         )
         for thread in (*threads, pause_watch):
             thread.start()
@@ -213,8 +216,8 @@ class PipelineSession:
                 resume=resume,
                 lease=self._lease,
                 lost=lost,
-                # What does not wait has begun: a pause holds for the next one.
-                is_paused=lambda: not self._once and self._paused.now,
+                # A run without waiting has begun: a pause holds for the next one.
+                is_paused=lambda: not self._once and self._pause.now,
                 ask=partial(request_dumps, config),
                 ask_for_rows=FilteredRows(config, self._spark, log),
             )
@@ -226,7 +229,7 @@ class PipelineSession:
         if self._lost is not None:
             raise self._lost
         if self._once and not ending.is_set():
-            record_delivered(self._led, config.pipeline.name, checked)
+            record_delivered(self._fenced_state, config.pipeline.name, checked)
         return self._once
 
     def close(self) -> None:
@@ -242,8 +245,8 @@ class PipelineSession:
         lost: threading.Event,
         done: threading.Event,
     ) -> None:
-        """Ends the queries by ``ending``; once the lease may have ended, with all they do."""
-        while not done.wait(_LOOK_S):
+        """Watch the lease: set ``ending`` on ``stop``; once it may be lost, cancel all jobs."""
+        while not done.wait(_CHECK_S):
             if stop.is_set():
                 ending.set()
             try:
@@ -255,24 +258,25 @@ class PipelineSession:
             return
         lost.set()
         ending.set()
-        while not done.is_set():  # a query may be about to begin a job
+        while not done.is_set():  # a query may be about to start a job
             if self._alone and len(_sessions) == 1:
                 self._spark.sparkContext.cancelAllJobs()
-            done.wait(_CANCEL_S)  # jobs that go on end at their tasks' next look at the lease
+            done.wait(_CANCEL_S)  # other jobs end when their tasks next check the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:
-        """Ends the queries by ``ending`` if another process shall lead. Not in `_watch`: the state
-        store may be slow to answer.
+        """Poll for a handover request, and then set ``ending``.
+
+        Not in `_watch`: the state store may be slow to answer.
         """
-        every_s = look_every_s(self._config.state.place) or _ASKED_EVERY_S
+        every_s = look_every_s(self._config.state.place) or _HANDOVER_POLL_S
         while not done.wait(every_s):
-            with suppress(StateError):  # it is asked again
-                if self._is_to_hand_over():
+            with suppress(StateError):  # it is polled again
+                if self._handover_requested():
                     end_later(ending.set, self._keeper.announce)
 
 
 class _Report:
-    """What the pipeline tells of itself."""
+    """Reports the progress of the pipeline."""
 
     def __init__(self, on_progress: OnStatus) -> None:
         self._on_progress = on_progress
@@ -285,7 +289,7 @@ class _Report:
             text = str(error) if isinstance(error, TidelogError) else "internal error"
             self._stopped[output] = text
         state = "stopped" if error else "following"
-        self._on_progress({"output": output, "state": state, **self._told()})
+        self._on_progress({"output": output, "state": state, **self._stopped_outputs()})
 
     def batch(self, progress: BatchProgress) -> None:
         total = self._totals.get(progress.output, 0) + progress.rows
@@ -298,9 +302,9 @@ class _Report:
                 "rows": progress.rows,
                 "total_rows": total,
                 "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
-                **self._told(),
+                **self._stopped_outputs(),
             }
         )
 
-    def _told(self) -> dict[str, Any]:
+    def _stopped_outputs(self) -> dict[str, Any]:
         return {"stopped": dict(self._stopped)} if self._stopped else {}

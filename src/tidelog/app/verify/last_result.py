@@ -1,4 +1,4 @@
-"""What verify found last, for status: it may have been at night."""
+"""Keeps the last results of verify for the status: it may run at night."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tidelog.ports import StateStore
 
 KEY: Final = "verified"
 NAMED: Final = 100
-"""Copies that differ, of which this many are named."""
+"""How many of the differing copies are named."""
 _COUNTS: Final = ("rows", "missing", "surplus", "different", "unsettled")
 KEPT: Final = 1000
-"""Copies whose results are kept: those that differ, then the newest."""
+"""How many results are kept: of the copies that differ, then of the newest."""
 
 
-def note(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
-    """Note when which copies were compared and differed. One that differed before stays noted until
-    it is compared again, or all are (``whole``). A store that is away makes verify no failure.
+def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+    """Store when which copies were compared, and which differed.
 
-    ``copies``: of each, when it was compared, whether it was equal, how many rows there were, how
-    many were amiss, and what was remarked; no keys and no values.
+    A copy that differed stays stored until it is compared again, or all are (``whole``). A state
+    store that fails is no failure of verify. ``copies``: when each was compared, whether it was
+    equal, how many rows it had, how many differed, and remarks; no keys and no values.
     """
     reports, now_ms = list(reports), int(time.time() * 1000)
     compared = {f"{report['table']} in {report['output']}": report["equal"] for report in reports}
@@ -59,8 +59,8 @@ def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """An earlier version kept none."""
-    found = {}
+    """Return the stored results; an earlier version stored none."""
+    copies = {}
     for each in value.get("copies") or ():
-        found[each["copy"]] = {name: kept for name, kept in each.items() if name != "copy"}
-    return found
+        copies[each["copy"]] = {name: kept for name, kept in each.items() if name != "copy"}
+    return copies

@@ -1,4 +1,4 @@
-"""One Tidelog as the page shows it: what it reads, and the commands that it gives."""
+"""One Tidelog as the page shows it: its status, settings, checks, commands and audit list."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from tidelog.state.wrappers import ReadOnlyStateStore
 HIDDEN: Final = "(hidden)"
 FROM_VARIABLE: Final = "(from a variable)"
 _HIDDEN_TOO: Final = SECRET | {"command"}
-"""Arguments of commands may be tokens; whoever only looks is not to have them."""
+"""Arguments of commands may be tokens, which viewers must not see."""
 
 Place = tuple[str | int, ...]
 
 
 def settings_of(config: Config) -> list[dict[str, str]]:
-    """Each option by its dotted name, defaults too. Of what a variable filled in no value is shown:
-    it is kept out of the file for a reason.
+    """Return each option with its dotted name, also the defaults.
+
+    No value from a variable is shown: it is kept out of the file for a reason.
     """
     return [{"option": name, "value": value} for name, value in _Settings(config).lines()]
 
@@ -51,7 +52,7 @@ class _Settings:
         self._config = config
         self._variables = config.from_variables
         if ("log", "path") in self._variables:
-            self._variables |= {("state", "url")}  # which may be made of it
+            self._variables |= {("state", "url")}  # which may be derived from it
 
     def lines(self) -> Iterator[tuple[str, str]]:
         return self._lines((), self._config, secret=False)
@@ -70,8 +71,8 @@ class _Settings:
         elif secret and not isinstance(value, (BaseModel, dict)):
             yield name, HIDDEN
         elif isinstance(value, BaseModel):
-            for field, told in type(value).model_fields.items():
-                inner = (*place, told.alias or field)
+            for field, text in type(value).model_fields.items():
+                inner = (*place, text.alias or field)
                 yield from self._lines(inner, getattr(value, field), secret=field in _HIDDEN_TOO)
         elif isinstance(value, dict):
             if not value:
@@ -103,45 +104,47 @@ def _dotted(place: Place) -> str:
 
 
 class Checks:
-    """Thread-safe. ``config``: what is checked."""
+    """Runs checks, one at a time. Thread-safe. ``config``: the configuration to check."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._running = threading.Lock()
-        self._found: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
         self._trouble = ""
 
     def begin(self) -> None:
-        """Raises UsageError while another one runs, or if none can be begun."""
+        """Start a check. Raises UsageError while another one runs, or if none can start."""
         if not self._running.acquire(blocking=False):
-            raise UsageError("a check runs already; its result comes soon")
+            raise UsageError("a check is running already; its result comes soon")
         try:
             threading.Thread(target=self._run, name="tidelog-web-check", daemon=True).start()
         except BaseException as error:
             self._running.release()
             if isinstance(error, RuntimeError):
                 raise UsageError(
-                    "the check could not be begun, as this process can't start a thread: its host "
+                    "the check could not start, as this process can't start a thread: its host "
                     "or container limits them; try again, or run `tidelog check`"
                 ) from None
             raise
 
-    def latest(self, kept: dict[str, Any] | None) -> dict[str, Any]:
-        """``running``; ``trouble``: why the last one here ended without a result; ``found``: that
-        of the last one here, or ``kept``, that of another process, if that is newer.
+    def latest(self, stored: dict[str, Any] | None) -> dict[str, Any]:
+        """Return ``running``, ``trouble`` and ``newest``.
+
+        ``trouble``: why the last check here ended without a result; ``newest``: the result of the
+        last one here, or ``stored``, that of another process, if it is newer.
         """
-        both = [each for each in (self._found, kept) if each is not None]
-        found = max(both, key=lambda each: int(each["at_ms"]), default=None)
-        return {"running": self._running.locked(), "trouble": self._trouble, "found": found}
+        both = [each for each in (self._result, stored) if each is not None]
+        newest = max(both, key=lambda each: int(each["at_ms"]), default=None)
+        return {"running": self._running.locked(), "trouble": self._trouble, "found": newest}
 
     def _run(self) -> None:
         try:
-            self._found, self._trouble = last_check.summary(check(self._config)), ""
-            last_check.note(self._config, self._found)
-        except Exception as error:  # noqa: BLE001 - others' texts are not ours and may hold values
-            told = str(error) if isinstance(error, TidelogError) else type(error).__name__
-            self._trouble = redacted(told)
-            logger.warning("a check from the web page: %s", told)
+            self._result, self._trouble = last_check.summary(check(self._config)), ""
+            last_check.store_result(self._config, self._result)
+        except Exception as error:  # noqa: BLE001 - others' messages may have values
+            text = str(error) if isinstance(error, TidelogError) else type(error).__name__
+            self._trouble = redacted(text)
+            logger.warning("a check from the web page: %s", text)
         finally:
             self._running.release()
 
@@ -152,25 +155,25 @@ _ATTEMPTS: Final = 20
 
 
 class Result(StrEnum):
-    """What became of an action. An entry without one: the process ended, or could not note it."""
+    """The result of an action; without one, the process ended, or could not store it."""
 
     DONE = "done"
     GIVEN = "given"
-    """No capture has acted on it within the time that the page waits."""
+    """No capture has handled it within the time that the page waits."""
     REFUSED = "refused"
 
 
-def note(state: StateStore, **entry: str) -> str:
-    """Add an entry, and return its id; the oldest go. Several processes may do so at once."""
+def add_entry(state: StateStore, **entry: str) -> str:
+    """Add an entry and delete the oldest; return its id. Several processes may do so at once."""
     entry_id = secrets.token_hex(8)
     row: dict[str, Any] = {"id": entry_id, "at_ms": time.time_ns() // 1_000_000, **entry}
-    _change(state, lambda rows: [*rows, row][-KEPT:])
+    _update_entries(state, lambda rows: [*rows, row][-KEPT:])
     return entry_id
 
 
 def finish(state: StateStore, entry_id: str, result: Result) -> None:
-    """Note what became of it, unless the entry has gone meanwhile."""
-    _change(
+    """Store the result of an entry, unless it has been deleted."""
+    _update_entries(
         state,
         lambda rows: [
             {**row, "result": result} if row.get("id") == entry_id else row for row in rows
@@ -179,12 +182,12 @@ def finish(state: StateStore, entry_id: str, result: Result) -> None:
 
 
 def entries(state: StateStore) -> list[dict[str, Any]]:
-    """The newest first."""
+    """Return the entries, the newest first."""
     stored = state.get(AUDIT_KEY)
     return [] if stored is None else list(reversed(stored.value))
 
 
-def _change(
+def _update_entries(
     state: StateStore, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 ) -> None:
     for attempt in range(_ATTEMPTS):
@@ -205,108 +208,111 @@ WAIT_S: Final = 5.0
 
 
 class Instance:
-    """Thread-safe. ``name``: what it is called where several are on one page."""
+    """One Tidelog on the page. Thread-safe. ``name``: its name among several."""
 
     leads: bool = False
-    """Does the capture of this process lead? It alone stores the history."""
+    """Whether the capture of this process leads; only the leader stores the history."""
 
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
         self._config = config
         self._planning = threading.Lock()
         self._history = History()
-        self._loaded = False
-        self._looks = Poller(config, self._keep)
+        self._history_loaded = False
+        self._poller = Poller(config, self._add_to_history)
         self._checks = Checks(config)
 
     @property
     def kind(self) -> str:
-        """What the source is."""
+        """The kind of the source."""
         return self._config.source.kind
 
     def start(self) -> None:
-        """Begin to look, and to remember throughput and lag."""
-        self._looks.start()
+        """Start to poll the status and to collect the history."""
+        self._poller.start()
 
     def close(self) -> None:
-        self._looks.close()
+        self._poller.close()
 
-    def look(self) -> PollResult | None:
-        """The overview, a second old or two: anybody who looks costs no more than the first. Does
-        not wait; None: nothing is known yet.
+    def latest(self) -> PollResult | None:
+        """Return the overview, at most a few seconds old, without waiting; None: not known yet.
+
+        All callers share it, so that many cost no more than one.
         """
-        return self._looks.latest()
+        return self._poller.latest()
 
     # ------------------------------------------------------------ on demand
 
     def history(self) -> dict[str, Any]:
-        """What `History` remembers."""
+        """Return the contents of `History`."""
         return self._history.to_json()
 
     def activity(self) -> dict[str, Any] | None:
-        """Operations by table and kind over the last day; None: none are stored yet."""
-        return self._looks.activity()
+        """Return operations by table and kind over the last day; None: none are stored yet."""
+        return self._poller.activity()
 
     def results(self) -> dict[str, Any]:
-        """What `verify` and `check` found last: when, and what differed or was not in order."""
-        kept = self._looks.results()
-        return {"verified": kept["verified"], "check": self._checks.latest(kept["checked"])}
+        """Return the last results of `verify` and `check`."""
+        stored = self._poller.results()
+        return {"verified": stored["verified"], "check": self._checks.latest(stored["checked"])}
 
     def check(self) -> None:
-        """Begin to check; `results` has what it finds. Raises UsageError while another one runs."""
+        """Start a check; `results` has its findings. Raises UsageError while another one runs."""
         self._checks.begin()
 
     def settings(self) -> list[dict[str, str]]:
-        """The effective configuration."""
+        """Return the effective configuration."""
         return settings_of(self._config)
 
     def schema(self, table: str) -> dict[str, Any]:
-        """The versions of one table. Raises UsageError if the event log does not know it."""
+        """Return the versions of one table. Raises UsageError if the event log does not have it."""
         return schemas(self._config, table=table)
 
     def plan(self, tables: list[str]) -> dict[str, Any]:
-        """What a dump of these would read. One at a time: it reads samples of the tables."""
+        """Return what a dump of these would read. One at a time: it reads samples of the tables."""
         if not self._planning.acquire(blocking=False):
-            raise UsageError("somebody looks at a plan already; wait until that is there")
+            raise UsageError("another plan is being computed; wait until it is ready")
         try:
             return plan(self._config, tables=tables)
         finally:
             self._planning.release()
 
     def audit(self) -> list[dict[str, Any]]:
-        """Who did what, the newest first."""
+        """Return who did what, the newest first."""
         with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
             return entries(state)
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
-        """Give the command to whoever leads, and wait a little for what becomes of it. It is noted
-        before it is given: nothing is done that is not on the list. What became of it is added.
+        """Send the command to the leader, and wait a little for its outcome.
+
+        It is stored in the audit list before it is sent, so that nothing is done that is not on the
+        list. The outcome is added.
         """
         with contextlib.closing(open_state(self._config.state.place)) as state:
-            entry = note(state, **who, action=command.type, about=about)
+            entry = add_entry(state, **who, action=command.type, about=about)
             mailbox = Mailbox(state)
             command_id = mailbox.send(command)
             outcome = mailbox.wait(command_id, WAIT_S)
             if outcome is None:
-                told, result = "waiting", Result.GIVEN
+                text, result = "waiting", Result.GIVEN
             elif outcome.error is None:
-                told, result = "done", Result.DONE
+                text, result = "done", Result.DONE
             else:
-                told, result = "failed", Result.REFUSED
+                text, result = "failed", Result.REFUSED
             try:
                 finish(state, entry, result)
-            except TidelogError as error:  # it is given all the same
-                logger.warning("what became of an action of the web page is not noted: %s", error)
-        return {"state": told, **(outcome or Outcome(command_id, {})).to_json()}
+            except TidelogError as error:  # it was sent all the same
+                logger.warning("the result of an action of the web page is not stored: %s", error)
+        return {"state": text, **(outcome or Outcome(command_id, {})).to_json()}
 
     # ------------------------------------------------------------ history
 
-    def _keep(self, found: Overview) -> None:
-        complete = self._history.note(found)
-        if self._loaded and not complete:
+    def _add_to_history(self, current: Overview) -> None:
+        complete = self._history.add(current)
+        if self._history_loaded and not complete:
             return
         with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
             self._history.load(state)
-            self._loaded = True
+            self._history_loaded = True
             if complete and self.leads:
                 self._history.store(state)

@@ -1,4 +1,4 @@
-"""An address to listen on, and a server of an application."""
+"""Opens a listening socket, and creates the HTTP server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def listen(host: str, port: int) -> socket.socket | None:
-    """Listen there; None if the port is taken.
+    """Listen on the address; return None if the port is taken.
 
     Raises:
-        UsageError: the address can't be listened on, whoever else does.
+        UsageError: this host can't listen on the address.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _name, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _name, address = addresses[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,17 +40,17 @@ def listen(host: str, port: int) -> socket.socket | None:
 
 
 def url_of(listening: socket.socket) -> str:
-    """The URL of the socket, as a browser takes it."""
+    """Return the URL of the socket for a browser."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def http_server(application: Starlette, *, behind_proxy: bool) -> uvicorn.Server:
-    """Serves it, once told where.
+    """Return a server of the application; the caller gives it a socket.
 
     Args:
-        application: what it serves.
-        behind_proxy: whoever asks from this host is a proxy, whose ``X-Forwarded-…`` are believed.
+        application: the application to serve.
+        behind_proxy: whether clients on this host are proxies, whose ``X-Forwarded-…`` count.
     """
     import uvicorn
 

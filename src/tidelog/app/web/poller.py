@@ -1,6 +1,4 @@
-"""Looks at one Tidelog, on a thread of its own, so that a state store that hangs delays nobody
-else.
-"""
+"""Polls the status of one Tidelog in a thread, so that a state store that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ logger = logging.getLogger(__name__)
 READ_EVERY_S: Final = 1.0
 LOG_EVERY_S: Final = 2.0
 SELDOM_EVERY_S: Final = 20.0
-"""For what changes once in minutes."""
+"""Seconds between two reads of what changes every few minutes."""
 SILENT_S: Final = 10.0
-_SAY_AGAIN_S: Final = 60.0
+_WARN_AGAIN_S: Final = 60.0
 _END_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What was found. All open pages share it, so it is never changed.
+    """The result of a poll. All open pages share it, so it is never changed.
 
     Attributes:
-        overview: without its tables; None: it could not be read.
-        tables: by name.
+        overview: the overview without its tables; None: it could not be read.
+        tables: the tables by name.
         trouble: why it could not be read.
     """
 
@@ -46,11 +44,11 @@ class PollResult:
 
 
 class Poller:
-    """Reads once a second while anybody asks, and for the history at other times. Thread-safe.
+    """Polls once a second while somebody calls `latest`, else for the history. Thread-safe.
 
     Args:
-        config: whose overview.
-        keep: told each overview that is for the history.
+        config: the configuration.
+        keep: called with each overview for the history.
     """
 
     def __init__(self, config: Config, keep: Callable[[Overview], None]) -> None:
@@ -59,35 +57,35 @@ class Poller:
         self._every_s = max(READ_EVERY_S, 2 * look_every_s(config.state.place))
         self._sample_s = max(SAMPLE_S, self._every_s)
         self._reader: StatusReader | None = None
-        self._wanted = threading.Event()
+        self._requested = threading.Event()
         self._closed = threading.Event()
-        self._known: PollResult | None = None
-        self._known_at = time.monotonic()
+        self._result: PollResult | None = None
+        self._result_at = time.monotonic()
         self._silent: PollResult | None = None
-        self._told_at = float("-inf")
+        self._warned_at = float("-inf")
         self._activity: dict[str, Any] | None = None
         self._results: dict[str, Any] = {"verified": None, "checked": None}
         self._seldom_due = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._known_at = time.monotonic()
-        self._thread = threading.Thread(target=self._go_on, name="tidelog-web-look", daemon=True)
+        self._result_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="tidelog-web-look", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._closed.set()
-        self._wanted.set()
+        self._requested.set()
         if self._thread is not None:
             self._thread.join(_END_S)
 
     def latest(self) -> PollResult | None:
-        """What is known, without waiting; None: nothing yet. What was found is asked for anew."""
-        self._wanted.set()
-        known, silent_s = self._known, time.monotonic() - self._known_at
+        """Return the last result without waiting (None: nothing yet), and request a new poll."""
+        self._requested.set()
+        last, silent_s = self._result, time.monotonic() - self._result_at
         if silent_s <= self._sample_s + SILENT_S:
             self._silent = None
-            return known
+            return last
         silent = self._silent
         if silent is None:
             since = time.strftime("%H:%M:%S", time.gmtime(time.time() - silent_s))
@@ -95,64 +93,64 @@ class Poller:
         return silent
 
     def activity(self) -> dict[str, Any] | None:
-        """See `StatusReader.activity`; half a minute old at most. Does not wait."""
+        """Return `StatusReader.activity`, half a minute old at most. Does not wait."""
         return self._activity
 
     def results(self) -> dict[str, Any]:
-        """See `StatusReader.results`; half a minute old at most. Does not wait."""
+        """Return `StatusReader.results`, half a minute old at most. Does not wait."""
         return self._results
 
     # ------------------------------------------------------------ the thread
 
-    def _go_on(self) -> None:
-        """Until `close`. Capture goes on whatever happens here."""
+    def _run(self) -> None:
+        """Poll until `close`. Capture runs on whatever happens here."""
         sample_due = 0.0
         try:
             while not self._closed.is_set():
-                self._wanted.clear()
+                self._requested.clear()
                 begun = time.monotonic()
-                found = self._look()
-                if found is not None and begun >= sample_due:
+                current = self._poll()
+                if current is not None and begun >= sample_due:
                     sample_due = begun + self._sample_s
-                    self._sample(found)
+                    self._sample(current)
                 if self._closed.wait(begun + self._every_s - time.monotonic()):
                     break
-                self._wanted.wait(max(0.0, begun + self._sample_s - time.monotonic()))
+                self._requested.wait(max(0.0, begun + self._sample_s - time.monotonic()))
         finally:
             self._drop_reader()
 
-    def _look(self) -> Overview | None:
-        found = None
+    def _poll(self) -> Overview | None:
+        current = None
         try:
             if self._reader is None:
                 self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
-            found = overview(self._reader.read(), time.time_ns() // 1_000_000)
-            shown = found.to_json()
+            current = overview(self._reader.read(), time.time_ns() // 1_000_000)
+            shown = current.to_json()
             tables = {row["table"]: row for row in shown.pop("tables")}
-            self._know(PollResult(shown, tables))
+            self._publish(PollResult(shown, tables))
             if time.monotonic() >= self._seldom_due:
                 self._seldom_due = time.monotonic() + SELDOM_EVERY_S
                 self._activity = self._reader.activity()
                 self._results = self._reader.results()
         except Exception as error:  # noqa: BLE001 - another version's documents may raise anything
             self._drop_reader()
-            self._know(PollResult(None, trouble=_told_of(error)))
+            self._publish(PollResult(None, trouble=_message_of(error)))
             self._warn(error)
-        return found
+        return current
 
-    def _know(self, look: PollResult) -> None:
-        self._known, self._known_at = look, time.monotonic()
+    def _publish(self, result: PollResult) -> None:
+        self._result, self._result_at = result, time.monotonic()
 
-    def _sample(self, found: Overview) -> None:
+    def _sample(self, current: Overview) -> None:
         try:
-            self._keep(found)
+            self._keep(current)
         except Exception as error:  # noqa: BLE001 - as above
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:
-        if time.monotonic() > self._told_at + _SAY_AGAIN_S:
-            self._told_at = time.monotonic()
-            logger.warning("the web page's history lacks what is now: %s", _told_of(error))
+        if time.monotonic() > self._warned_at + _WARN_AGAIN_S:
+            self._warned_at = time.monotonic()
+            logger.warning("the web page's history is not updated: %s", _message_of(error))
 
     def _drop_reader(self) -> None:
         if self._reader is not None:
@@ -161,6 +159,6 @@ class Poller:
             self._reader = None
 
 
-def _told_of(error: Exception) -> str:
-    """Messages of our own errors hold no values; of others only the kind is told."""
+def _message_of(error: Exception) -> str:
+    """Return the message of our own errors, which have no values; else only the kind."""
     return str(error) if isinstance(error, TidelogError) else type(error).__name__

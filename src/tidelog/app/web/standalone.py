@@ -1,4 +1,4 @@
-"""The page as a process of its own, over several Tidelogs."""
+"""Serves the page in its own process, for several Tidelogs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def serve_page(
     stop_event: threading.Event,
     on_start: Callable[[str], None],
 ) -> None:
-    """Serve the page of all these until ``stop_event``. Captures nothing.
+    """Serve the page of these Tidelogs until ``stop_event``. Captures nothing.
 
     Args:
-        configs: with the files that they are of. The first one's ``control.rest`` says who may
+        configs: the configurations, with their files. The first one's ``control.rest`` says who may
             log in, and where to listen.
-        host: instead of that one's.
-        port: instead of that one's.
-        stop_event: ends it.
-        on_start: told the URL.
+        host: replaces the first one's.
+        port: replaces the first one's.
+        stop_event: ends the server when set.
+        on_start: called with the URL.
 
     Raises:
-        UsageError: the first one has no ``control.rest``, or the address can't be listened on.
+        UsageError: the first one has no ``control.rest``, or this host can't listen on the address.
         MissingExtraError: starlette or uvicorn is not installed.
     """
     file, first = configs[0]
@@ -48,7 +48,9 @@ def serve_page(
         from tidelog.app.web.instance import Instance
         from tidelog.app.web.routes import Web, tokens_of
 
-        web = Web([Instance(name, config) for name, config in named(configs)], tokens_of(rest))
+        web = Web(
+            [Instance(name, config) for name, config in named_configs(configs)], tokens_of(rest)
+        )
         server = http_server(Starlette(routes=web.routes()), behind_proxy=rest.behind_proxy)
     except ImportError as error:
         raise missing_extra(error, "rest") or error from None
@@ -72,17 +74,17 @@ def serve_page(
         web.close()
 
 
-def named(configs: Sequence[tuple[Path, Config]]) -> list[tuple[str, Config]]:
-    """Each by its file, and its database where one file has several; alike names are numbered."""
-    found = [
+def named_configs(configs: Sequence[tuple[Path, Config]]) -> list[tuple[str, Config]]:
+    """Name each by its file, and its database if there are several; equal names get numbers."""
+    pairs = [
         (f"{file.stem}/{database}" if database else file.stem, each)
         for file, config in configs
         for database, each in of_each_database(config).items()
     ]
-    alike = Counter(name for name, _ in found)
-    seen: Counter[str] = Counter()
+    alike = Counter(name for name, _ in pairs)
+    used: Counter[str] = Counter()
     result = []
-    for name, config in found:
-        seen[name] += 1
-        result.append((f"{name} {seen[name]}" if alike[name] > 1 else name, config))
+    for name, config in pairs:
+        used[name] += 1
+        result.append((f"{name} {used[name]}" if alike[name] > 1 else name, config))
     return result

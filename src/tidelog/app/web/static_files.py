@@ -1,4 +1,4 @@
-"""The page's own files, and the headers that all answers of the page carry."""
+"""The page's own files, and the headers of all its answers."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class PageFile:
 
 
 def page_files() -> dict[str, PageFile]:
-    """All of them by name, read once: what a request names is looked up here, never on disk."""
-    found = {}
+    """Read all files, by name; requests are looked up among them, never on disk."""
+    files = {}
     for entry in _entries():
         media_type = _TYPES.get(entry.name.rpartition(".")[2])
         if media_type is not None:
             body = entry.read_bytes()
             digest = hashlib.sha256(__version__.encode() + body).hexdigest()[:20]
-            found[entry.name] = PageFile(body, media_type, f'"{digest}"')
-    return found
+            files[entry.name] = PageFile(body, media_type, f'"{digest}"')
+    return files
 
 
 def _entries() -> Iterator[Traversable]:
     yield from (resources.files("tidelog.app.web") / "static").iterdir()
     in_clone = Path(__file__).parents[4] / "docs" / _HELP
-    if in_clone.is_file():  # a wheel has it beside the others
+    if in_clone.is_file():  # in a wheel it is beside the others
         yield in_clone

@@ -1,4 +1,4 @@
-"""A few facts that change, redrawn in place; a plain line now and then; or JSON."""
+"""Shows a few changing facts: redrawn in place, as plain lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
-"""The facts of a document: name, text, and the share that is done, where a bar shall show it."""
+"""Returns the facts of a document: name, text, and the share done, where a bar shall show it."""
 
 _CELLS = 20
 
@@ -25,14 +25,14 @@ _CELLS = 20
 def live_facts(
     title: str, facts: Facts, *, as_json: bool, quiet: bool = False
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that shows the documents that it is given.
+    """Yield a function that shows the documents that it is called with.
 
     Args:
-        title: begins plain lines.
-        facts: what of a document is shown; the first of them begins a plain line at once when it
-            changes.
-        as_json: whole documents as lines of JSON.
-        quiet: nothing.
+        title: the start of each plain line.
+        facts: returns the facts of a document; when the first one changes, a plain line is printed
+            at once.
+        as_json: whether to print whole documents as lines of JSON.
+        quiet: whether to print nothing.
     """
     with ExitStack() as opened:
         area = None
@@ -41,7 +41,7 @@ def live_facts(
             opened.enter_context(StderrLines(area.above))
         due, first = 0.0, ""
 
-        def told(document: Mapping[str, Any]) -> None:
+        def show(document: Mapping[str, Any]) -> None:
             nonlocal due, first
             if quiet:
                 return
@@ -53,13 +53,13 @@ def live_facts(
                 area.draw(fact_lines(shown, area.size()[0]))
             elif time.monotonic() >= due or shown[0][1] != first:
                 due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
-                terminal.say(f"{title}: {'; '.join(text for _, text, _ in shown)}")
+                terminal.print_line(f"{title}: {'; '.join(text for _, text, _ in shown)}")
 
-        yield told
+        yield show
 
 
 def fact_lines(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
-    """As lines of ``width`` columns."""
+    """Return the facts as lines of ``width`` columns."""
     from tidelog.cli.watch.dumps import bar
     from tidelog.cli.watch.lines import fact
 

@@ -1,4 +1,4 @@
-"""The lines of a terminal that are redrawn in place, and what is said meanwhile, above them."""
+"""Redraws lines of a terminal in place, and prints other lines above them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _KEPT_LINES = 200
 
 
 def can_be_redrawn(stream: TextIO) -> bool:
-    """A terminal that knows more than to print."""
+    """Return whether the stream is a terminal that can do more than print."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class LiveArea:
-    """A context manager; thread-safe.
+    """The lines of a terminal that are redrawn. A context manager; thread-safe.
 
     Args:
         stream: a terminal (`can_be_redrawn`).
-        whole: all of the terminal, which is as it was before once this ends; else its last lines.
+        whole: whether to use the whole terminal, and restore it at the end; else its last lines.
     """
 
     def __init__(self, stream: TextIO, *, whole: bool) -> None:
@@ -41,12 +41,12 @@ class LiveArea:
         self._console = Console(file=stream, highlight=False, force_terminal=True)
         self._lock = threading.RLock()
         self._shown: list[str] = []
-        self._drawn_for = (0, 0)
+        self._drawn_size = (0, 0)
         self._above: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._open = self._gone = False
+        self._open = self._terminal_lost = False
 
     def size(self) -> tuple[int, int]:
-        """Columns, and lines that may be drawn."""
+        """Return the number of columns, and of lines that may be drawn."""
         columns, lines = self._console.size
         return columns, lines if self._whole else max(1, lines - 1)
 
@@ -72,22 +72,22 @@ class LiveArea:
                 self._write(f"{line}\r\n")
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines, cut off at the terminal's edges, in place of those before."""
+        """Replace the lines by these, cut off at the terminal's edges."""
         columns, room = self.size()
         texts = [self._coded(line, columns) for line in lines[:room]]
         with self._lock:
             if not self._open:
                 return
-            before = self._drawn_for
-            # A terminal that became narrower has broken the lines that were longer than it is now:
-            # where they begin can't be known any more.
+            before = self._drawn_size
+            # A terminal that became narrower has wrapped the longer lines: where they start is
+            # unknown.
             renewed = self._shown and (columns < before[0] or room < before[1])
             start = f"{_CLEAR}{_HOME}" if renewed else self._to_start()
-            self._drawn_for, self._shown = (columns, room), texts
+            self._drawn_size, self._shown = (columns, room), texts
             self._write(start + self._picture())
 
     def above(self, line: str) -> None:
-        """Say something that stays; where the whole terminal is redrawn, when that ends."""
+        """Print a line that stays; with ``whole``, when the area is closed."""
         with self._lock:
             if not self._open:
                 self._write(f"{line}\r\n")
@@ -103,8 +103,11 @@ class LiveArea:
         return f"\r\033[{up}A" if up else "\r"
 
     def _picture(self) -> str:
-        """The line is cleared first: after its last column, clearing would take that as well."""
-        end = "" if self._whole else "\r\n"  # a last line's end would scroll the whole screen
+        """Return the lines, each cleared first: after the last column, clearing would remove it,
+        too.
+        """
+        # the end of the last line would scroll the whole screen
+        end = "" if self._whole else "\r\n"
         lines = "\r\n".join(f"{_CLEAR_LINE}{text}" for text in self._shown)
         return f"{lines}{end if self._shown else ''}{_CLEAR_REST}"
 
@@ -120,10 +123,10 @@ class LiveArea:
         self._shown = []
 
     def _write(self, text: str) -> None:
-        if self._gone:
+        if self._terminal_lost:
             return
         try:
             self._stream.write(text)
             self._stream.flush()
         except OSError:
-            self._gone = True  # what runs must not end because nobody looks any more
+            self._terminal_lost = True  # the process must not end because the terminal is gone

@@ -1,5 +1,7 @@
-"""Lines of stderr above a picture that is redrawn: those of this process, of Spark's Java and of
-Python workers, which write to the file descriptor and not to ``sys.stderr``.
+"""Prints lines of stderr above a redrawn picture.
+
+They come from this process, and from Spark's Java and Python workers, which write to the file
+descriptor and not to ``sys.stderr``.
 """
 
 from __future__ import annotations
@@ -16,23 +18,24 @@ _PATIENCE_S = 1.0
 
 
 class StderrLines:
-    """While it is open, lines of stderr are given to ``say`` if stderr is a terminal; afterwards
-    they go where they went before. A context manager.
+    """Passes lines of stderr to ``say`` while it is open, if stderr is a terminal.
+
+    A context manager.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._kept: int | None = None
+        self._original: int | None = None
         self._ended = threading.Event()
 
     def __enter__(self) -> StderrLines:
         if os.isatty(_STDERR):
             sys.stderr.flush()
-            self._kept = os.dup(_STDERR)
+            self._original = os.dup(_STDERR)
             read, write = os.pipe()
             os.dup2(write, _STDERR)
             os.close(write)
-            threading.Thread(target=self._tell, args=(read,), daemon=True).start()
+            threading.Thread(target=self._forward, args=(read,), daemon=True).start()
         return self
 
     def __exit__(
@@ -41,15 +44,15 @@ class StderrLines:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._kept is None:
+        if self._original is None:
             return
         sys.stderr.flush()
         os.write(_STDERR, _END)
-        os.dup2(self._kept, _STDERR)
+        os.dup2(self._original, _STDERR)
         self._ended.wait(_PATIENCE_S)
 
-    def _tell(self, read: int) -> None:
-        """Until the last process that has it as its stderr has ended."""
+    def _forward(self, read: int) -> None:
+        """Forward lines until the last process that has this stderr has ended."""
         with os.fdopen(read, "rb") as lines:
             for line in lines:
                 if line.endswith(_END):
@@ -60,5 +63,5 @@ class StderrLines:
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
                 if not self._ended.is_set():
                     self._say(text)
-                elif self._kept is not None:
-                    os.write(self._kept, f"{text}\n".encode())
+                elif self._original is not None:
+                    os.write(self._original, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""The picture beside what this process runs itself: capture, the pipeline, or both."""
+"""Shows the status of capture, the pipeline, or both, while this process runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.fetching import Lines, with_bar
+from tidelog.cli.live.fetching import DownloadLines, with_bar
 from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.commands import KeyCommands
 from tidelog.cli.watch.feed import TURN_S
@@ -26,126 +26,128 @@ if TYPE_CHECKING:
 OnStatus = Callable[[dict[str, Any]], None]
 _JOIN_S = 5.0
 PAID_LINES_S = 300.0
-"""Between plain lines, where each request to the state store is paid for: one look makes ten."""
-BEGUN_S = 40.0
-"""When the first line must be shown."""
+"""Seconds between plain lines, where requests to the state store cost money: ten each time."""
+FIRST_LINE_S = 40.0
+"""Seconds within which the first line must be shown."""
 
 
 @contextmanager
-def beside(
+def show_beside(
     config: Config, file: Path, title: str, parts: tuple[str, ...], *, as_json: bool
 ) -> Iterator[OnStatus]:
-    """What to tell statuses to while it runs; shown is what all processes noted.
+    """Show the status while the parts run; yield a function to call with their statuses.
+
+    The view shows the status documents of all processes.
 
     Args:
-        config: what runs; several databases have a verdict each.
-        file: of the configuration, for commands to type.
-        title: begins plain lines.
-        parts: what runs here: ``capture``, ``pipeline``.
-        as_json: what is told becomes lines of JSON, and no more is shown.
+        config: the configuration; several databases have a verdict each.
+        file: the file of the configuration, for commands to type.
+        title: the start of each plain line.
+        parts: the parts that run here: ``capture``, ``pipeline``.
+        as_json: whether to print the statuses as lines of JSON, and nothing else.
     """
     if as_json:
         yield terminal.emit
         return
     from tidelog.config.databases import databases_of
 
-    view = _Several if databases_of(config) else _One
+    view_class = _MultiView if databases_of(config) else _SingleView
     with ExitStack() as opened:
-        showing = view(config, file, title, parts, opened)
-        thread = threading.Thread(target=showing.run, name="tidelog-view", daemon=True)
+        view = view_class(config, file, title, parts, opened)
+        thread = threading.Thread(target=view.run, name="tidelog-view", daemon=True)
         thread.start()
         try:
-            with report_downloads(showing.fetching):
-                yield showing.told
+            with report_downloads(view.fetching):
+                yield view.update
         finally:
-            showing.ended.set()
+            view.ended.set()
             thread.join(_JOIN_S)
-    if (sentence := showing.closing()) and not thread.is_alive():
+    if (sentence := view.closing()) and not thread.is_alive():
         terminal.print_sentence(sentence)
 
 
-class _Showing:
-    """A picture on a thread of its own: what runs waits neither for the terminal nor for stores."""
+class _StatusView:
+    """A view in its own thread, so that capture waits neither for terminal nor for stores."""
 
     def __init__(self, title: str, shown: Picture) -> None:
         self.ended = threading.Event()
         self._title = title
         self._shown = shown
-        self._opened = ExitStack()
+        self._resources = ExitStack()
 
     def run(self) -> None:
-        """Until ``ended``."""
-        with ExitStack() as self._opened:
+        """Draw until ``ended`` is set."""
+        with ExitStack() as self._resources:
             due = time.monotonic()
             while not self.ended.is_set():
                 self.act(self._shown.turn(int(time.time() * 1000), TURN_S))
                 now = time.monotonic()
                 if now >= due:
-                    due = now + self.look()
-            self.look(last=True)  # how it ended
+                    due = now + self.read_status()
+            self.read_status(last=True)  # the final state
 
-    def look(self, *, last: bool = False) -> float:
-        """See how it is; for how many seconds that will do. ``last``: this process ends."""
+    def read_status(self, *, last: bool = False) -> float:
+        """Read the status; return the seconds until the next read. ``last``: this process ends."""
         raise NotImplementedError
 
     def act(self, keys: list[str]) -> None:
-        """On keys that are not about the view."""
+        """Act on keys that do not change the view."""
 
-    def told(self, status: dict[str, Any]) -> None:
-        """What runs here tells of itself."""
+    def update(self, status: dict[str, Any]) -> None:
+        """Show the status of a part that runs here."""
 
     def fetching(self, now: Download) -> None:
-        """What comes over the network first."""
+        """Show a download."""
 
     def closing(self) -> str:
-        """What is said last."""
+        """Return the last sentence to print."""
         return ""
 
 
-class _One(_Showing):
+class _SingleView(_StatusView):
     def __init__(
         self, config: Config, file: Path, title: str, parts: tuple[str, ...], opened: ExitStack
     ) -> None:
         super().__init__(title, opened.enter_context(picture(title, whole=False)))
         from tidelog import app
 
-        self._steering = KeyCommands(config, str(file))
+        self._key_commands = KeyCommands(config, str(file))
         self._shown.view.config = str(file)
         self._parts = parts
         self._shown.view.starting = "capture" in parts
         self._make: Callable[[], StatusFeed] = lambda: app.StatusFeed(config)
         self._feed: StatusFeed | None = None
-        self._said: dict[str, str] = {}
-        self._looks = 0
-        self._fetched = Lines(title, self._shown.say)
+        self._printed: dict[str, str] = {}
+        self._reads = 0
+        self._fetched = DownloadLines(title, self._shown.say)
 
-    def look(self, *, last: bool = False) -> float:
+    def read_status(self, *, last: bool = False) -> float:
         try:
             if self._feed is None:
-                self._feed = self._opened.enter_context(self._make())
+                self._feed = self._resources.enter_context(self._make())
             self._shown.history.add(self._feed.latest(last=last))
         except (TidelogError, OSError) as error:
             self._shown.view.here["view"] = f"what is going on can't be read: {error}"
             return 1.0
         self._shown.view.here.pop("view", None)
-        if self._shown.redrawn or not self._feed.is_paid:
-            return self._feed.ask_every_s
-        self._shown.line_every_s = math.inf  # but for one at each look
-        self._looks += 1
-        if self._looks == 1:  # what others left
-            return BEGUN_S
+        if self._shown.redrawn or not self._feed.pays_per_request:
+            return self._feed.poll_interval_s
+        self._shown.line_every_s = math.inf  # only those of each read of the status
+        self._reads += 1
+        if self._reads == 1:  # the state that former processes left
+            return FIRST_LINE_S
         self._shown.plain_lines(int(time.time() * 1000))
         return PAID_LINES_S
 
     def act(self, keys: list[str]) -> None:
-        self._steering.act(keys, self._shown)
+        self._key_commands.act(keys, self._shown)
 
-    def told(self, status: dict[str, Any]) -> None:
+    def update(self, status: dict[str, Any]) -> None:
         parts = {self._parts[0]: status} if len(self._parts) == 1 else status
         for part, its in parts.items():
-            self._told_of(part, its)
+            self._update_part(part, its)
 
-    def _told_of(self, part: str, its: Mapping[str, Any]) -> None:
+    def _update_part(self, part: str, its: Mapping[str, Any]) -> None:
         role, here = its.get("role"), self._shown.view.here
         if role in (None, "leading"):
             here.pop(part, None)
@@ -158,8 +160,8 @@ class _One(_Showing):
         here[part] = text
         if role != "starting":
             self._shown.view.starting = False
-        if not self._shown.redrawn and self._said.get(part) != text:
-            self._said[part] = text
+        if not self._shown.redrawn and self._printed.get(part) != text:
+            self._printed[part] = text
             self._shown.say(f"{self._title}: {text}")
 
     def fetching(self, now: Download) -> None:
@@ -183,8 +185,8 @@ class _One(_Showing):
 _ROLES = {"standby": "stands by", "retrying": "tries again", "starting": "starts"}
 
 
-class _Several(_Showing):
-    """A verdict for each database."""
+class _MultiView(_StatusView):
+    """Shows a verdict for each database."""
 
     def __init__(
         self, config: Config, file: Path, title: str, parts: tuple[str, ...], opened: ExitStack
@@ -198,24 +200,24 @@ class _Several(_Showing):
         self._line_at = float("-inf")
         super().__init__(title, opened.enter_context(picture(title, whole=False, draw=self._draw)))
 
-    def look(self, *, last: bool = False) -> float:
+    def read_status(self, *, last: bool = False) -> float:
         from tidelog import app
 
         wait_s, failed = 1.0, False
         for name, config in self._configs.items():
             try:
                 if name not in self._feeds:
-                    self._feeds[name] = self._opened.enter_context(app.StatusFeed(config))
+                    self._feeds[name] = self._resources.enter_context(app.StatusFeed(config))
                 self._histories[name].add(self._feeds[name].latest(last=last))
                 feed = self._feeds[name]
-                paid_plain = feed.is_paid and not self._shown.redrawn
-                wait_s = max(wait_s, PAID_LINES_S if paid_plain else feed.ask_every_s)
+                paid_plain = feed.pays_per_request and not self._shown.redrawn
+                wait_s = max(wait_s, PAID_LINES_S if paid_plain else feed.poll_interval_s)
             except (TidelogError, OSError):
-                failed = True  # shown as it was
+                failed = True  # the last status stays on the screen
                 continue
         if not self._shown.redrawn:
             self._plain_lines()
-        return min(wait_s, BEGUN_S) if failed else wait_s
+        return min(wait_s, FIRST_LINE_S) if failed else wait_s
 
     def _draw(self, now_ms: int, width: int, height: int) -> list[Any]:
         from tidelog.cli.watch.screen import several
@@ -231,6 +233,6 @@ class _Several(_Showing):
         self._line_at = time.monotonic()
         for name, history in self._histories.items():
             if history.documents:
-                found = overview(history.documents[-1], int(time.time() * 1000))
-                for fact in self._facts[name].of(found):
-                    terminal.say(f"{self._title}: {name}: {fact}")
+                current = overview(history.documents[-1], int(time.time() * 1000))
+                for fact in self._facts[name].of(current):
+                    terminal.print_line(f"{self._title}: {name}: {fact}")

@@ -1,4 +1,4 @@
-"""Keys that are commands to the capture that leads."""
+"""Sends commands to the leading capture when keys are pressed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_READERS: Final = 64
 
 
 class KeyCommands:
-    """Sends them beside the picture, which goes on; one at a time."""
+    """Sends commands in a thread beside the view; one at a time."""
 
     def __init__(self, config: Config, config_file: str) -> None:
         self.config_file = config_file
@@ -26,7 +26,7 @@ class KeyCommands:
         self._sending: threading.Thread | None = None
 
     def act(self, keys: Sequence[str], shown: Picture) -> None:
-        """On what was pressed; ``shown`` tells which dump it is about, and is told the outcome."""
+        """Act on pressed keys; ``shown`` has the selected dump, and shows the result."""
         for key in keys:
             if self._sending is not None and self._sending.is_alive():
                 return
@@ -69,9 +69,9 @@ class KeyCommands:
             except TidelogError as error:
                 shown.view.note = str(error)
                 return
-            waiting = "no capture has acted on it yet; the next one that leads will"
-            told = waiting if result["state"] == "waiting" else done
-            shown.view.note = result["error"] or told
+            waiting = "no capture has handled it yet; the next leader will"
+            outcome = waiting if result["state"] == "waiting" else done
+            shown.view.note = result["error"] or outcome
 
         shown.view.note = "sent…"
         self._sending = threading.Thread(target=send, daemon=True)

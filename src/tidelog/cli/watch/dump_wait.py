@@ -1,4 +1,4 @@
-"""A dump that somebody waits for: a bar a table, the total, and the time left."""
+"""Shows a dump while a command waits for it: a bar for each table, the total, the time left."""
 
 from __future__ import annotations
 
@@ -19,67 +19,68 @@ if TYPE_CHECKING:
 
 _DRAW_EVERY_S = 0.25
 _KEPT = 40
-"""Summaries, for rates over some seconds."""
+"""How many summaries to keep, for rates over some seconds."""
 
 
 class DumpBars:
-    """Shows summaries of one dump as they come: redrawn, a plain line now and then, or JSON."""
+    """Shows summaries of one dump: redrawn, as plain lines, or as JSON."""
 
     def __init__(self, area: LiveArea | None, *, as_json: bool) -> None:
         self._area = area
         self._as_json = as_json
         self._history: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        self._due = 0.0
+        self._next_at = 0.0
 
     def update(self, dump: Mapping[str, Any]) -> None:
-        """``dump``: as it is listed in a status."""
+        """Show a summary. ``dump``: as in the list of a status."""
         if self._as_json:
             terminal.emit(dump)
             return
         now = time.monotonic()
-        if now < self._due:
+        if now < self._next_at:
             return
         self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(dump)]})
         if self._area is None:
-            self._due = now + terminal.PLAIN_INTERVAL_S
-            terminal.say(sentence(dump))
+            self._next_at = now + terminal.PLAIN_INTERVAL_S
+            terminal.print_line(sentence(dump))
         else:
-            self._due = now + _DRAW_EVERY_S
+            self._next_at = now + _DRAW_EVERY_S
             self._area.draw(self._lines(*self._area.size()))
 
-    def delivery(self, found: Mapping[str, Any]) -> None:
-        """What is known of its way into the outputs."""
+    def delivery(self, state: Mapping[str, Any]) -> None:
+        """Show how far the dump is delivered to the outputs."""
         if self._as_json:
-            terminal.emit(found)
+            terminal.emit(state)
             return
         now = time.monotonic()
-        if now < self._due:
+        if now < self._next_at:
             return
-        text = delivery_sentence(found)
+        text = delivery_sentence(state)
         if self._area is None:
-            self._due = now + terminal.PLAIN_INTERVAL_S
-            terminal.say(text)
+            self._next_at = now + terminal.PLAIN_INTERVAL_S
+            terminal.print_line(text)
             return
         from tidelog.cli.watch.lines import fact
 
-        self._due = now + _DRAW_EVERY_S
+        self._next_at = now + _DRAW_EVERY_S
         self._area.draw(fact("outputs", text, self._area.size()[0]))
 
     def _lines(self, width: int, height: int) -> list[Text]:
         from tidelog.cli.watch.dumps import table_lines, total_line
-        from tidelog.cli.watch.lines import fact, fitted, section
+        from tidelog.cli.watch.lines import fact, fit_sections, section
 
         history = list(self._history)
         dump = history[-1]["dumps"][0]
         head = [*fact("dump", sentence(dump), width), total_line(history, dump, width)]
         tables, folded = table_lines(history, dump, width, 0)
         parts = (section(0, head, 3), section(2, tables, 1, "tables"), section(1, [folded], 1))
-        return fitted(parts, height)
+        return fit_sections(parts, height)
 
 
 def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """A dump that has ended, in a sentence, with why tables failed; the keys that it did not find
-    as a JSON list a line.
+    """Print a finished dump: a sentence, and why tables failed.
+
+    The keys that were not in the table follow as a JSON list a line.
     """
     if as_json:
         terminal.emit(report)
@@ -93,31 +94,31 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
     for each in report.get("rejected", ()):
         terminal.print_sentence(printable(f"not dumped: {each['table']}: {each['reason']}"))
     for key in report.get("missing_keys", ()):
-        terminal.say(f"missing: {terminal.to_json(key)}")
+        terminal.print_line(f"missing: {terminal.to_json(key)}")
 
 
 def sentence(dump: Mapping[str, Any]) -> str:
-    """How far it is, as `tidelog status` says it, and why it stands still if capture holds it."""
+    """Describe the progress as `tidelog status` does, and what blocks the dump."""
     from tidelog.app.overview import dumping
-    from tidelog.app.overview.dump_problems import as_held
+    from tidelog.app.overview.dump_problems import as_blocked
     from tidelog.cli.status_lines import of_dump
 
-    found = dumping(as_held(dump, dump.get("held") or ()), int(time.time() * 1000))
-    return f"{of_dump(found)}. {found.held}" if found.held else of_dump(found)
+    progress = dumping(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))
+    return f"{of_dump(progress)}. {progress.held}" if progress.held else of_dump(progress)
 
 
-def delivery_sentence(found: Mapping[str, Any]) -> str:
-    """How many of a dump's tables the outputs hold."""
-    taken = [table for table in found.get("tables", ()) if table["taken"]]
-    held = sum(table["delivered"] for table in taken)
-    dump = f"{found['dump_id']} is {found['status']}"
-    said = f"{dump}; the outputs hold {held} of {len(taken)} tables completely"
-    return f"{said}. {found['stands']}" if found.get("stands") else said
+def delivery_sentence(state: Mapping[str, Any]) -> str:
+    """Describe how many of the dump's tables the outputs have."""
+    taken = [table for table in state.get("tables", ()) if table["taken"]]
+    complete = sum(table["delivered"] for table in taken)
+    dump = f"{state['dump_id']} is {state['status']}"
+    text = f"{dump}; the outputs hold {complete} of {len(taken)} tables completely"
+    return f"{text}. {state['stands']}" if state.get("stands") else text
 
 
 @contextmanager
 def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
-    """On stdout's last lines, if that is a terminal."""
+    """Open `DumpBars` on the last lines of stdout, if that is a terminal."""
     with ExitStack() as opened:
         area = None
         if not as_json and not quiet and can_be_redrawn(sys.stdout):

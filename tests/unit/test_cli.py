@@ -331,8 +331,7 @@ def test_command_that_failed_or_waits_is_told_apart(
     runtime.answers["send_command"] = {**answer, "state": "waiting", "error": None}
     assert invoke("resume", config) == 0
     assert (
-        capsys.readouterr().out
-        == "no capture has handled it within 10 s; the next leader will\n"
+        capsys.readouterr().out == "no capture has handled it within 10 s; the next leader will\n"
     )
 
 
@@ -470,8 +469,9 @@ def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
     for arguments in (["dump", config, "--id", "d1", "--wait"], ["wait", config, "d1"]):
         runtime.failures = {"dump_wait": KeyboardInterrupt(), "wait_finalized": KeyboardInterrupt()}
         assert invoke(*arguments) == 130
-        assert f"dump d1 continues; to wait again: tidelog wait {config} d1; to end it: tidelog " in (
-            capsys.readouterr().err
+        assert (
+            f"dump d1 continues; to wait again: tidelog wait {config} d1; to end it: tidelog "
+            in (capsys.readouterr().err)
         )
 
 

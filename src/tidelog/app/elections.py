@@ -196,7 +196,9 @@ class LogElection:
 
     def last_seen_leader(self) -> str | None:
         """Return the leader that `acquire` saw last, without a request where requests cost."""
-        last_seen: Callable[[], str | None] | None = getattr(self._election, "last_seen_leader", None)
+        last_seen: Callable[[], str | None] | None = getattr(
+            self._election, "last_seen_leader", None
+        )
         return self.leader() if last_seen is None or not self._poll_every_s else last_seen()
 
     def close(self) -> None:
@@ -361,7 +363,7 @@ def acquire_lease(
     stop = stop or threading.Event()
     while (lease := election.acquire()) is None:
         waited = time.monotonic() >= begun + _max_wait_s(election, default_wait_s)
-        if waited or stop.wait(ASK_EVERY_S):
+        if waited or stop.wait(POLL_EVERY_S):
             leader = election.leader() or "unknown"
             raise AnotherLeaderError(f"{what} leads{where} ({leader}): {remedy}")
     return lease

@@ -21,6 +21,7 @@ from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
+from tidelog.control.channels.kafka import several_partitions
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
@@ -273,7 +274,6 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
         from tidelog.control.channels.kafka import (
             ONE_PARTITION,
             ChannelError,
-            several_partitions,
             topic_facts,
         )
 
@@ -286,7 +286,7 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
             if partitions == 1 or name != "signal_kafka":
                 finding |= {"level": "ok", "message": f"topic {place.topic} exists", "fix": ""}
             else:
-                finding["message"] = f"topic {place.topic}: {several(partitions)}"
+                finding["message"] = f"topic {place.topic}: {several_partitions(partitions)}"
                 finding["fix"] = ONE_PARTITION
         yield finding
 

@@ -10,7 +10,7 @@ from typing import Self
 from tidelog.errors import UsageError
 
 
-class Service(ABC):
+class BackgroundService(ABC):
     """Runs once: on the caller's thread by `run`, or on a thread of its own by `start`.
 
     As a context manager it starts where the block begins, and stops where the block ends; then it

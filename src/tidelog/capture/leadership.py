@@ -234,9 +234,9 @@ def lead(
         if lease is None:
             if time.monotonic() >= reported_at:
                 on_state("standby", f"another {what} leads")
-                told_at = time.monotonic() + renew_every_s
-            release_announced = getattr(election, "release_announced", False)
-            stop.wait(min(renew_every_s, ASK_ON_WATCH_S if release_announced else ASK_EVERY_S))
+                reported_at = time.monotonic() + renew_every_s
+            on_watch = getattr(election, "on_watch", False)
+            stop.wait(min(renew_every_s, POLL_ON_WATCH_S if on_watch else POLL_EVERY_S))
             continue
         reported_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s, on_lease, suspended=suspended)

@@ -148,7 +148,9 @@ def brief(overview: Overview) -> list[str]:
     for dump in overview.dumps[:1]:
         facts.append(of_dump(dump) + _and_more(len(overview.dumps) - 1, "dump"))
     if overview.problems:
-        facts.append(overview.problems[0].sentence + _and_more(len(overview.problems) - 1, "problem"))
+        facts.append(
+            overview.problems[0].sentence + _and_more(len(overview.problems) - 1, "problem")
+        )
     return [printable(line) for line in facts]
 
 

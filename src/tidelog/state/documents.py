@@ -94,7 +94,11 @@ class Documents:
         stored_and_value = self._read(key)
         while stored_and_value is not None and stored_and_value[0].epoch < self._epoch:
             stored_and_value = self._take_over(key, *stored_and_value)
-        return None if stored_and_value is None else Document(stored_and_value[1], stored_and_value[0].version)
+        return (
+            None
+            if stored_and_value is None
+            else Document(stored_and_value[1], stored_and_value[0].version)
+        )
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
         writer = secrets.token_hex(6)

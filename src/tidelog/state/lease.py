@@ -98,7 +98,9 @@ class LeaseElection:
                 return None
             document, seen_at = self._read(), self._last_seen[1]
             if document is not None and self._is_held(document):
-                self._poll_at = self._next_poll(asked_at, document.value, self._last_seen[1] != seen_at)
+                self._poll_at = self._next_poll(
+                    asked_at, document.value, self._last_seen[1] != seen_at
+                )
                 self._last_value = document.value
                 return None
             self._poll_at, self._last_value = 0.0, dict(_NOBODY)
@@ -161,7 +163,11 @@ class LeaseElection:
     def leader(self) -> str | None:
         """Return the holder, for people; None if the lease has expired by the wall clock."""
         document = self._documents.get(self.name)
-        if document is None or document.value["holder"] is None or has_ended(document.value["process"]):
+        if (
+            document is None
+            or document.value["holder"] is None
+            or has_ended(document.value["process"])
+        ):
             return None
         return str(document.value["holder"]) if document.value["until"] > time.time() else None
 
@@ -225,7 +231,9 @@ class LeaseElection:
         return self.release_announced
 
     def _is_ours(self, document: Document, lease: Lease) -> bool:
-        same = document.value["instance"] == self._instance and document.value["epoch"] == lease.epoch
+        same = (
+            document.value["instance"] == self._instance and document.value["epoch"] == lease.epoch
+        )
         return same and document.value["holder"] is not None
 
     def _write(self, epoch: int, version: int, **other: Any) -> None:

@@ -59,8 +59,12 @@ class AlertHistory:
             if _RANK[problem.severity] >= _RANK[self._severity]:
                 present[problem.kind, problem.about] = problem
         self._last_present |= dict.fromkeys(present, now)
-        self._last_present = {key: at for key, at in self._last_present.items() if now - at <= BLINK_S}
-        self._first_seen = {key: self._first_seen.get(key, (now, now_ms)) for key in self._last_present}
+        self._last_present = {
+            key: at for key, at in self._last_present.items() if now - at <= BLINK_S
+        }
+        self._first_seen = {
+            key: self._first_seen.get(key, (now, now_ms)) for key in self._last_present
+        }
         begun = []
         for key, problem in present.items():
             since, since_ms = self._first_seen[key]
@@ -68,7 +72,9 @@ class AlertHistory:
                 begun.append(_as_json(problem, since_ms))
         absent = [key for key in self._reported if key not in present]
         self._absent_since = {key: self._absent_since.get(key, now) for key in absent}
-        ended = [self._reported[key] for key in absent if now - self._absent_since[key] >= self._after_s]
+        ended = [
+            self._reported[key] for key in absent if now - self._absent_since[key] >= self._after_s
+        ]
         return AlertReport(tuple(begun), tuple(ended))
 
     def load(self, reported: Iterable[dict[str, Any]]) -> None:

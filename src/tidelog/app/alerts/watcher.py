@@ -213,7 +213,9 @@ class AlertWatch:
         leader = current_status["leader"]
         if leader is not None:
             return bool(leader == self._holder)
-        others = [each["holder"] for each in (*current_status["failing"], *current_status["standbys"])]
+        others = [
+            each["holder"] for each in (*current_status["failing"], *current_status["standbys"])
+        ]
         return bool(others) and others[0] == self._holder
 
     def _load(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of an engine that capture a source and read the captured events."""
+"""An engine's task that captures a source and reads what was captured."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from tidelog.state.opening import open_state
 
 
 class GroupTask(LogTask):
-    """A `LogTask` that returns the events of its partitions of the keys, and every truncate.
+    """A `LogTask` that gives the events of its partitions of the keys, and every truncate.
 
-    Partitions move when all returned events are done and committed, or when their owner's lease has
-    expired: so two members never process events of one key at once, unless one was frozen for
+    Partitions move when all that was given is done and committed, or when their owner's lease
+    ended: so events of a key are never given by two members at once, unless one was frozen for
     longer.
 
     Args:
-        members: the members of the group.
-        partitions: the number of partitions of the keys; at most so many members get any.
+        members: of the group.
+        partitions: into which the keys are divided: so many members get any, at most.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class GroupTask(LogTask):
             path, name, batch_size=batch_size, steps=steps, starting_offset=starting_offset
         )
         self._members, self._partitions = members, partitions
-        self._start_offsets: dict[int, int] = {}  # the start offset of each of our partitions
-        self._returned_end: int | None = None
-        self._committed_end: int | None = None
+        self._begins: dict[int, int] = {}  # of our partitions, where each begins
+        self._given: int | None = None
+        self._done: int | None = None
 
     def start(self, cancelled: threading.Event) -> None:
         super().start(cancelled)
@@ -78,38 +78,34 @@ class GroupTask(LogTask):
 
     def poll(self, timeout_s: float) -> Events | None:
         self._members.check()
-        if self._members.target() != sorted(self._start_offsets):
-            if (
-                self._returned_end != self._committed_end
-            ):  # first, everything returned is done and committed
+        if self._members.target() != sorted(self._begins):
+            if self._given != self._done:  # what is under way is done and committed first
                 time.sleep(min(timeout_s, 0.01))
                 return None
             self._rebalance()
-        if not self._start_offsets:
+        if not self._begins:
             time.sleep(timeout_s)
             return None
         polled = super().poll(timeout_s)
         self._members.check()
         if polled is None:
             return None
-        self._returned_end = polled.end
-        return Events(
-            list(map(self._filter_partitions, polled.parts)), polled.end, polled.generation
-        )
+        self._given = polled.end
+        return Events(list(map(self._ours, polled.parts)), polled.end, polled.generation)
 
     def commit(self, offset: int) -> None:
-        """Commit an offset. Raises LeaseLostError: other members have these keys by now."""
+        """Raises LeaseLostError: other members have these keys by now."""
 
-        def move(document: dict[str, Any]) -> None:
-            for partition in self._start_offsets:
-                before = document["offsets"].get(str(partition), document["start"])
-                document["offsets"][str(partition)] = max(before, offset)
+        def move(found: dict[str, Any]) -> None:
+            for partition in self._begins:
+                before = found["offsets"].get(str(partition), found["start"])
+                found["offsets"][str(partition)] = max(before, offset)
 
         self._members.change(move)
-        self._committed_end = offset
-        document = self._members.document
+        self._done = offset
+        found = self._members.document
         offsets = [
-            document["offsets"].get(str(each), document["start"]) for each in range(self._partitions)
+            found["offsets"].get(str(each), found["start"]) for each in range(self._partitions)
         ]
         Consumers(self._open_log().storage).register(self.name, min(offsets), engine=True)
 
@@ -118,23 +114,23 @@ class GroupTask(LogTask):
 
     def _rebalance(self) -> None:
         self._members.rebalance()
-        document = self._members.document
-        self._start_offsets = {
-            partition: document["offsets"].get(str(partition), document["start"])
+        found = self._members.document
+        self._begins = {
+            partition: found["offsets"].get(str(partition), found["start"])
             for partition in self._members.owned()
         }
-        self._returned_end = self._committed_end = None
-        self._reading, self._rest, self._at_head = iter(()), None, False
-        if self._start_offsets:
-            self._next = self._until = min(self._start_offsets.values())
-            self._open_log().segments(self._next)  # raises if retention has removed it
+        self._given = self._done = None
+        self._reading, self._left, self._untouched = iter(()), None, False
+        if self._begins:
+            self._next = self._until = min(self._begins.values())
+            self._open_log().segments(self._next)  # raises if retention has taken it
 
-    def _filter_partitions(self, part: EventBatch) -> EventBatch:
+    def _ours(self, part: EventBatch) -> EventBatch:
         partitions = self._partitions_of(part)
         begins = np.full(self._partitions + 1, np.iinfo(np.int64).max)
-        for partition, offset in self._start_offsets.items():
+        for partition, offset in self._begins.items():
             begins[partition] = offset
-        begins[-1] = min(self._start_offsets.values())  # of truncates, which every member gets
+        begins[-1] = min(self._begins.values())  # of truncates, which are everybody's
         kept = part.versions >= begins[partitions]
         if kept.all():
             return part
@@ -144,25 +140,25 @@ class GroupTask(LogTask):
         table = str(part.schema.table)
         names = part.schema.match_key
         places = [part.schema.column_index(name) for name in names]
-        partitions = np.empty(len(part), np.int64)
+        found = np.empty(len(part), np.int64)
         for row in range(len(part)):
             if part.value("op", row) == "t":
-                partitions[row] = self._partitions
+                found[row] = self._partitions
                 continue
             before, after = part.value("before", row), part.value("after", row)
             missing = part.value("missing", row) or ()
             key = [table]
             for name, at in zip(names, places, strict=True):
-                has_new_value = after is not None and not (before is not None and name in missing)
-                key.append(_text((after if has_new_value else before)[at]))
-            partitions[row] = (
+                told = after is not None and not (before is not None and name in missing)
+                key.append(_text((after if told else before)[at]))
+            found[row] = (
                 zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % self._partitions
             )
-        return partitions
+        return found
 
 
 def _text(value: Any) -> str:
-    """Return one text for all values that a database may treat as one key."""
+    """Alike for all values that a database may take for one key."""
     if isinstance(value, str):
         folded = value.casefold().rstrip()
         if folded.isascii():
@@ -175,26 +171,26 @@ def _text(value: Any) -> str:
 
 
 class ExclusiveTask(LogTask):
-    """A `LogTask` that returns events while it has its name, a lease in the state store.
+    """A `LogTask` that gives events while it has its name, a lease in the state store; else it
+    stands by, and goes on where the other has committed.
 
-    Else it stands by, and resumes where the other has committed. If it can't reach the store in
-    time, it raises LeaseLostError for further events and commits.
+    Who did not reach the store in time gives and commits nothing more: LeaseLostError.
 
     Args:
-        members: the members of the name, which has one partition.
-        log_task: the arguments of `LogTask`.
+        members: those of the name, which has one partition.
+        log_task: as `LogTask`.
     """
 
     def __init__(self, path: str, name: str, members: GroupMembers, **log_task: Any) -> None:
         super().__init__(path, name, **log_task)
         self._members = members
-        self._logged_owner: str | None = None
+        self._told_owner: str | None = None
         self._cancelled = threading.Event()
 
     def start(self, cancelled: threading.Event) -> None:
         self._cancelled = cancelled
         self._members.join(1, EventLog.open(self._path).generation, 0)
-        self._start_if_owner()
+        self._begin_if_ours()
 
     @property
     def has_events(self) -> bool:
@@ -202,7 +198,7 @@ class ExclusiveTask(LogTask):
 
     def poll(self, timeout_s: float) -> Events | None:
         self._members.check()
-        if self._log is None and not self._start_if_owner():
+        if self._log is None and not self._begin_if_ours():
             time.sleep(timeout_s)
             return None
         polled = super().poll(timeout_s)
@@ -210,7 +206,7 @@ class ExclusiveTask(LogTask):
         return polled
 
     def commit(self, offset: int) -> None:
-        """Commit an offset. Raises LeaseLostError: another engine has the name by now."""
+        """Raises LeaseLostError: another engine has the name by now."""
         self._members.change(lambda _found: None)
         super().commit(offset)
 
@@ -220,39 +216,39 @@ class ExclusiveTask(LogTask):
     def stop(self) -> None:
         self._members.leave()
 
-    def _start_if_owner(self) -> bool:
-        """Start if we have the name: until then another engine changes the progress."""
+    def _begin_if_ours(self) -> bool:
+        """What progress there is, is read by who has the name: until then another moves it on."""
         if self._members.target():
             self._members.rebalance()
         if self._members.owned():
             super().start(self._cancelled)
             return True
         owner = self._members.owner
-        if owner is not None and owner != self._logged_owner:
-            self._logged_owner = owner
+        if owner is not None and owner != self._told_owner:
+            self._told_owner = owner
             logger.warning("engine %s stands by: %s has its name", self.name, process_of(owner))
         return False
 
 
 logger = logging.getLogger(__name__)
 
-_POLL_S: Final = 0.02
-_STABLE_S: Final = 10.0
+_LOOK_S: Final = 0.02
+_LED_S: Final = 10.0
 _READY: Final = ("leading", "standby")
 
 
 class CaptureTask:
-    """A `tidelog.engine.ports.SourceTask`: a capture, and a reader of its event log.
+    """`tidelog.engine.ports.SourceTask`: a capture, beside it a reader of its event log.
 
     It has started when capture leads or stands by: then another process writes the same log. It has
-    reached the end when capture has ended by itself (``snapshot: initial_only``) and everything in
-    the log was read. If tables are missing then, `stop` raises capture's error: by then all that
+    given everything when capture has ended by itself (``snapshot: initial_only``) and what that
+    left in the log was read. If that lacks tables, `stop` raises what capture did: by then all that
     there is was delivered, by this task and the others.
 
     Args:
-        most_retries: how often in a row capture may fail without leading for ten seconds, or
-            standing by, in between; -1: without limit.
-        on_status: as in `tidelog.Capture.run`.
+        most_retries: so often in a row capture may fail, without leading for ten seconds, or
+            standing by, between; -1: without end.
+        on_status: as of `tidelog.Capture.run`.
     """
 
     def __init__(
@@ -270,7 +266,7 @@ class CaptureTask:
         on_status: OnStatus = ignore,
     ) -> None:
         self.name = name
-        self.capture = Capture(config)
+        self.capture = Capture(config, on_status=self._on_status)
         self._path = event_log_path(config)
         given: dict[str, Any] = {
             "batch_size": batch_size,
@@ -286,15 +282,14 @@ class CaptureTask:
             self._reader = ExclusiveTask(self._path, name, members, offsets=offsets, **given)
         else:
             self._reader = LogTask(self._path, name, offsets=offsets, **given)
-        self._stop = threading.Event()
-        self._most_retries, self._status_callback, self._retries = most_retries, on_status, 0
-        self._leading_since = math.inf
+        self._most_retries, self._told, self._retries = most_retries, on_status, 0
+        self._led_at = math.inf
         self._ready = False
         self.trouble = ""
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False
-        self._incomplete: IncompleteDumpError | None = None
+        self._lacking: IncompleteDumpError | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, cancelled: threading.Event) -> None:
@@ -304,16 +299,16 @@ class CaptureTask:
             if not thread.is_alive() and not (self._complete and EventLog.exists(self._path)):
                 self._raise_failure()
                 raise TaskStartError(f"task {self.name}: capture ended before there was a log")
-            if cancelled.wait(_POLL_S):
-                raise TaskStartError(f"task {self.name} was cancelled during its start")
+            if cancelled.wait(_LOOK_S):
+                raise TaskStartError(f"task {self.name} was told to give up starting")
         self._reader.start(cancelled)
 
     def poll(self, timeout_s: float) -> Events | None:
-        if self._failed:  # the error was raised: try again
+        if self._failed:  # told, and tried again
             self._failed = False
             self._begin()
         self._raise_failure()
-        complete = self._complete  # read before the log: then the log has all there will be
+        complete = self._complete  # asked before the log is: then that holds all there will be
         events = self._reader.poll(timeout_s)
         if events is None and complete and self._reader.has_events:
             raise EndReachedError
@@ -332,11 +327,11 @@ class CaptureTask:
             self._thread.join()
         self._reader.stop()
         self._raise_failure()
-        if self._incomplete is not None:
-            raise self._incomplete
+        if self._lacking is not None:
+            raise self._lacking
 
     def _raise_failure(self) -> None:
-        """Raise the failure once: `stop` does not raise it again."""
+        """Once: what ended the polling is not raised by `stop` again."""
         failure, self._failure = self._failure, None
         if failure is not None:
             self._failed = True
@@ -353,9 +348,9 @@ class CaptureTask:
             self.capture.run()
             self._complete = not self.capture.stopping
         except IncompleteDumpError as error:
-            # Raised now, it would prevent the delivery of the rest, at every start.
-            self._incomplete, self._complete = error, True
-        except BaseException as error:  # noqa: BLE001 - raised by the next call
+            # Raised now, it would keep the rest from being delivered, at every start again.
+            self._lacking, self._complete = error, True
+        except BaseException as error:  # noqa: BLE001 - raised by whichever call comes next
             self._failure = error
 
     def _on_status(self, status: dict[str, Any]) -> None:
@@ -365,18 +360,18 @@ class CaptureTask:
         if role == "standby":
             self._retries = 0
         elif role == "leading":
-            self._leading_since = time.monotonic()
+            self._led_at = time.monotonic()
         elif role == "retrying":
-            led_s = time.monotonic() - self._leading_since
-            self._leading_since = math.inf
-            self._retries = 1 if led_s >= _STABLE_S else self._retries + 1
-            if 0 <= self._most_retries < self._retries and not self._stop.is_set():
-                self._stop.set()  # no more retries
+            led_s = time.monotonic() - self._led_at
+            self._led_at = math.inf
+            self._retries = 1 if led_s >= _LED_S else self._retries + 1
+            if 0 <= self._most_retries < self._retries and not self.capture.stopping:
+                self.capture.stop()  # it tries no more
                 self._failure = SourceError(
                     f"capture failed {self._retries} times in a row (errors_max_retries: "
                     f"{self._most_retries}), the last time: {self.trouble}"
                 )
         try:
-            refuse_coroutine(self._status_callback(status))
+            refuse_coroutine(self._told(status))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_status raised %s", type(error).__name__)

@@ -23,7 +23,7 @@ from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
 from tidelog.app.pipeline.dependencies import check_spark
 from tidelog.app.pipeline.run import session
-from tidelog.app.service import Service
+from tidelog.app.service import BackgroundService
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
@@ -51,11 +51,8 @@ from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
 
 
-def spark_workers_for(config: Config) -> MakeWorkers:
-    """Return a function that creates Spark workers.
-
-    They use the running session, or one as `tidelog pipeline` starts it.
-    """
+def on_spark(config: Config) -> MakeWorkers:
+    """What makes them. They use the session that runs, or one as `tidelog pipeline` starts it."""
 
     def make(count: int, work: EventWork) -> Workers:
         check_spark(config)
@@ -66,52 +63,52 @@ def spark_workers_for(config: Config) -> MakeWorkers:
     return make
 
 
-class AsyncEngine:
-    """Captures a source and passes its change events to the program, at least once.
+class AsyncEngine(BackgroundService):
+    """Captures a source and gives its change events to the program, at least once.
 
-    Once it has stopped, every call but `state`, `context` and `wait_for_polling` raises
-    EngineStateError.
+    Once it has stopped, every call but `state`, `context` and `wait_for_polling`, which only look,
+    raises EngineStateError.
 
-    One of ``consumer``, ``change_consumer`` and ``record_processor`` receives the events; without
-    any the program iterates over `events`. An offset is never committed past an event that is not
-    done.
+    One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them; without any the
+    program iterates over `events`. An offset is never
+    committed past an event that is not done.
 
     Example:
         ``AsyncEngine("tidelog.yaml", consumer=print).run()``
 
     Args:
-        config: a configuration, the path of a ``tidelog.yaml``, or the contents of one.
+        config: of `tidelog.config`, the path of a ``tidelog.yaml``, or what one would hold.
         consumer: called with each event; an event is done when it returns. A coroutine function is
-            awaited, also as ``change_consumer``.
-        change_consumer: called with a batch, and an object to mark its events as done.
-        record_processor: replaces the whole chain: an object, or a function that creates one.
-        format: the format of messages, which replace events; None: typed events.
-        transforms: steps, as in an output's configuration, which are applied to batches as they are
-            polled; after them functions, called with each event, in the pool. They may be coroutine
-            functions, and return one event, several or none.
-        on_connector: called when the connector and its task have started and stopped.
-        on_completion: called once, with success, a message, the error. What callbacks raise is
-            logged.
-        on_status: called now and then with the state of capture, in its own thread: its ``role``
-            (``leading``, ``standby``, ``retrying``) and the ``reason``, among others.
-        name: the name under which its offset is stored.
-        offsets: the program's own store of offsets.
-        starting_offset: where a name without progress starts: at the oldest event in the log, at
-            what is captured from now on (``latest``), or at an offset (`Events.end`,
-            `Event.version`). A name with progress resumes there.
-        exclusive: whether, of the engines of this name in all processes that share the state store,
-            one passes events and the others stand by. False: each passes all events, and overwrites
-            the others' offsets.
-        group: divides the keys among these engines instead, in so many partitions; all must have
-            the same number.
-        event_loop: the loop for coroutines of the consumer and of transforms; `run` must not block
-            it. None: the one in which `arun` is awaited, else one in a thread of the engine.
-        retry_on: classes of errors of the program's functions that are retried, as ConnectionError
-            and TimeoutError are.
-        options: options of the configuration's section ``engine``; they override it.
+            awaited, as is a ``change_consumer`` that is one.
+        change_consumer: called with a batch, and with what it marks as done in it.
+        record_processor: takes over the whole chain: an object, or what makes one.
+        format: of messages, which take the place of events; None: typed events.
+        transforms: steps, as an output of the configuration has them, which are done on batches as
+            they are polled; behind them functions, called with each event, in the pool. They may
+            be coroutine functions, and give one event, several or none.
+        on_connector: told when the connector and its task have started and stopped.
+        on_completion: told once: success, a message, the error. What callbacks raise is logged.
+        on_status: told now and then how capture is: its ``role`` (``leading``, ``standby``,
+            ``retrying``) and the ``reason``, among others, from a thread of its own.
+        name: its offset is kept under it.
+        offsets: where the program keeps its offsets itself.
+        starting_offset: where a name without progress begins: with the oldest event that the log
+            holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
+            `Event.version`). A name with progress goes on.
+        exclusive: of the engines of this name, in any processes on any hosts that share the state
+            store, one gives events and the others stand by. False: each gives all events, and
+            commits over the others.
+        group: they divide the keys among them instead, in so many partitions; all give the same
+            number.
+        event_loop: that coroutines of the consumer and of transforms run on; it must not be
+            blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
+            engine.
+        retry_on: classes of errors of the program's functions that are tried again, as
+            ConnectionError and TimeoutError are.
+        options: those of the configuration's section ``engine``, before what stands there.
 
     Raises:
-        ConfigError: an option is wrong, or options contradict each other.
+        ConfigError: an option is wrong, or options do not go together.
     """
 
     def __init__(
@@ -121,7 +118,7 @@ class AsyncEngine:
         consumer: Consumer | None = None,
         change_consumer: ChangeConsumer | None = None,
         record_processor: RecordProcessor | MakeRecordProcessor | None = None,
-        format: str | None = None,  # noqa: A002 - its name in a configuration
+        format: str | None = None,  # noqa: A002 - what it is called in a configuration
         transforms: Sequence[Transform | StepSection | Mapping[str, Any]] = (),
         on_connector: OnConnector | None = None,
         on_completion: OnCompletion | None = None,
@@ -193,7 +190,7 @@ class AsyncEngine:
             on_connector=on_connector,
             on_completion=on_completion,
             dead_letters=dead_letters,
-            on_spark=spark_workers_for(self.config),
+            on_spark=on_spark(self.config),
             event_loop=event_loop,
             most_open_batches=most_open_batches,
         )
@@ -204,19 +201,21 @@ class AsyncEngine:
 
     @property
     def context(self) -> ConnectorContext:
-        """The context of its connector and tasks."""
+        """What its connector and tasks run with."""
         return self._core.context
 
     def run(self) -> None:
-        """Run until `close`, a failure, or the end of all events (``source.snapshot:
-        initial_only``).
+        """Give events until `stop` is called, something fails, or all is delivered that there will
+        be (``source.snapshot: initial_only``).
 
         Raises:
             EngineStateError: it runs already, or has run.
-            TidelogError: the error that ended it. IncompleteDumpError comes after all captured
-                events.
+            TidelogError: what ended it. IncompleteDumpError comes behind all that was captured.
         """
-        self._check_consumer()
+        super().run()
+
+    def _run(self, stop: threading.Event) -> None:
+        self._refuse_without_consumer()
         self._core.run()
 
     def start(self) -> None:
@@ -235,7 +234,7 @@ class AsyncEngine:
             self._core.close(wait=False)
 
     def events(self) -> EventStream:
-        """Return the events of an engine without a consumer, to iterate over.
+        """Of an engine without a consumer: its events, to iterate over.
 
         Example:
             ``async for event in engine.events(): ...``
@@ -252,12 +251,12 @@ class AsyncEngine:
 
     async def arun(self) -> None:
         """As `run`, beside other coroutines; cancelling it closes the engine."""
-        self._check_consumer()
+        self._refuse_without_consumer()
         loop = asyncio.get_running_loop()
         self._core.use_loop(loop)
         ended: asyncio.Future[None] = loop.create_future()
 
-        def finish(error: BaseException | None) -> None:
+        def tell(error: BaseException | None) -> None:
             if ended.cancelled():
                 return
             if error is None:
@@ -271,7 +270,7 @@ class AsyncEngine:
                 self._core.run()
             except BaseException as raised:  # noqa: BLE001 - the coroutine raises it
                 error = raised
-            loop.call_soon_threadsafe(finish, error)
+            loop.call_soon_threadsafe(tell, error)
 
         threading.Thread(target=run, name="tidelog-engine", daemon=True).start()
         try:
@@ -279,11 +278,11 @@ class AsyncEngine:
         except asyncio.CancelledError:
             self.stop()
             await asyncio.wait([ended])
-            ended.exception()  # the cancellation is raised instead
+            ended.exception()  # the cancellation is what is told
             raise
 
     def close(self) -> None:
-        """Stop and wait for the end; without waiting if a consumer or a callback calls it.
+        """`stop`, and wait for the end; called by a consumer or a callback it does not wait.
 
         Raises:
             EngineStateError: it has stopped.
@@ -293,7 +292,7 @@ class AsyncEngine:
     def send(
         self, command: Command, *, database: str = "", timeout_s: float = 10.0
     ) -> Outcome | None:
-        """As `tidelog.Capture.send`; ``database``: one of ``source.databases``.
+        """As `tidelog.Capture.send`; ``database``: which one of ``source.databases``.
 
         Raises:
             EngineStateError: it has stopped.
@@ -307,40 +306,21 @@ class AsyncEngine:
         return self._tasks[database].capture.send(command, timeout_s=timeout_s)
 
     def wait_for_polling(self, timeout_s: float | None = None) -> bool:
-        """Wait until it polls (True), has ended, or ``timeout_s`` is over."""
+        """Until it polls (True), has ended, or ``timeout_s`` is over."""
         return self._core.wait_for_polling(timeout_s)
 
-    def __enter__(self) -> AsyncEngine:
-        """Start; return when it polls. Raises what prevented that."""
-        self._check_consumer()
-        self._thread = threading.Thread(
-            target=self._run_and_keep_error, name="tidelog-engine", daemon=True
-        )
-        self._thread.start()
+    def __enter__(self) -> Self:
+        """Returns when it polls. Raises what kept it from that."""
+        super().__enter__()
         if not self._core.wait_for_polling():
             self.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop; raises the error that ended the engine, unless the block raised."""
-        self._close_if_open()
-        assert self._thread is not None
-        self._thread.join()
-        if error is None and self._error is not None:
-            raise self._error
+    def _end(self) -> None:
+        with suppress(EngineStateError):  # it has ended
+            self._core.close()
 
-    def _run_and_keep_error(self) -> None:
-        try:
-            self._core.run()
-        except BaseException as error:  # noqa: BLE001 - raised at the end of the block
-            self._error = error
-
-    def _check_consumer(self) -> None:
+    def _refuse_without_consumer(self) -> None:
         if self._stream is not None:
             raise ConfigError(
                 "give one of consumer, change_consumer and record_processor, or iterate over "
@@ -349,7 +329,7 @@ class AsyncEngine:
 
 
 class CaptureConnector:
-    """A `tidelog.engine.ports.Connector`: a task for each event log, and nothing else."""
+    """`tidelog.engine.ports.Connector`: a task for each event log, which need nothing beside."""
 
     def __init__(self, tasks: Sequence[SourceTask]) -> None:
         self._tasks = tasks
@@ -402,9 +382,9 @@ def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSecti
     unknown = given.keys() - EngineSection.model_fields.keys()
     if unknown:
         raise ConfigError(f"an engine has no option {', '.join(sorted(unknown))}")
-    configured_options = {name: getattr(configured, name) for name in configured.model_fields_set}
+    told = {name: getattr(configured, name) for name in configured.model_fields_set}
     try:
-        return EngineSection(**{**configured_options, **given})
+        return EngineSection(**{**told, **given})
     except ValidationError as error:
         problems = [f"engine.{each['loc'][0]}: {each['msg']}" for each in error.errors()]
         raise ConfigError("\n".join(problems)) from None

@@ -205,7 +205,9 @@ def _remove(document: dict[str, Any], holder: str) -> None:
 
 
 def _owned(document: dict[str, Any], holder: str) -> list[int]:
-    return sorted(int(partition) for partition, owner in document["owners"].items() if owner == holder)
+    return sorted(
+        int(partition) for partition, owner in document["owners"].items() if owner == holder
+    )
 
 
 def _target(document: dict[str, Any], holder: str) -> list[int]:
@@ -214,5 +216,7 @@ def _target(document: dict[str, Any], holder: str) -> list[int]:
     if holder not in members:
         return owned
     quota = partitions // len(members) + (members.index(holder) < partitions % len(members))
-    free = [partition for partition in range(partitions) if str(partition) not in document["owners"]]
+    free = [
+        partition for partition in range(partitions) if str(partition) not in document["owners"]
+    ]
     return sorted([*owned, *free][:quota])

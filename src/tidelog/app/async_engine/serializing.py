@@ -45,7 +45,7 @@ class FormatSerializer:
 
     def serialize(self, events: Events) -> Messages:
         # A call of a format costs milliseconds: one for each version of a table, not for each run.
-        batches, places = gathered(events.parts)
+        batches, places = group_by_schema(events.parts)
         formatted = [self._format(batch) for batch in batches]
         if len(formatted) == 1:
             return Messages(events, *formatted[0])

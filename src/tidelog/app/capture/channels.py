@@ -50,7 +50,7 @@ def signal_key(config: Config) -> str:
     return (section and section.key) or config.source.connector
 
 
-def signal_place(config: Config) -> KafkaPlace | None:
+def signal_place(config: Config) -> KafkaTopic | None:
     """Return the topic of ``control.signal_kafka``; None: there is none."""
     section = config.control.signal_kafka
     if section is None:
@@ -58,7 +58,7 @@ def signal_place(config: Config) -> KafkaPlace | None:
     return _place(section, section.topic or f"{signal_key(config)}-signal")
 
 
-def notification_place(config: Config) -> KafkaPlace | None:
+def notification_place(config: Config) -> KafkaTopic | None:
     """Return the topic for notifications; None: there is none."""
     section = config.control.notification_kafka
     wanted = "kafka" in config.control.notifications

@@ -67,7 +67,11 @@ class LogMaintenanceTask:
     def act(self) -> None:
         """Run one round. Raises StorageError, of a directory."""
         now = time.monotonic()
-        if not self._on_object_store or now >= self._due_at or self._segments() >= self._due_at_segments:
+        if (
+            not self._on_object_store
+            or now >= self._due_at
+            or self._segments() >= self._due_at_segments
+        ):
             try:
                 self._maintain()
                 self._due_at = now + AT_LEAST_EVERY_S

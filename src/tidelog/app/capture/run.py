@@ -1,4 +1,4 @@
-"""Captures one source: connects the adapters for each leadership."""
+"""Capture of one source: connects the adapters anew for each leadership."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader
 from tidelog.app.http_server import Service, open_services
 from tidelog.app.instances import InstanceRegistration, this_holder
 from tidelog.app.log_location import event_log_path, issued_offset_future, start_offset
+from tidelog.app.service import BackgroundService
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.startup import read_at_startup, retry_until_available
@@ -92,21 +93,21 @@ KEYS: Final = (
 
 
 def read_ahead(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
-    """Return ``state``, with the documents prefetched that a start reads."""
+    """``state``, with what is read at a start asked for."""
     if not pays_per_request(config.state.place):
         return state
-    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a plugin may not have it
+    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a kind from elsewhere may not say
     return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
 
 
 IDLE_POSITION_S = 60.0
-"""Seconds between two positions without records, on an object store: each costs requests, also for
-readers.
+"""Between two positions without records, in a log on an object store: each costs requests, here and
+of all who read.
 """
 
 
 def capture_options(config: Config) -> CaptureOptions:
-    """Return the options of ``capture``."""
+    """Of ``capture``."""
     capture = config.capture
     options = CaptureOptions(
         flush_bytes=capture.flush_bytes,
@@ -119,12 +120,12 @@ def capture_options(config: Config) -> CaptureOptions:
 
 
 def dump_options(config: Config) -> DumpOptions:
-    """Return the options of ``dump``, the defaults for dumps."""
+    """Of ``dump``, for dumps that say nothing else."""
     dump = config.dump
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
 
-class Capture(Service):
+class Capture(BackgroundService):
     """Captures one source's log, and dumps its tables. Leads, or stands by while another process
     leads.
 
@@ -132,9 +133,11 @@ class Capture(Service):
         ``with Capture("tidelog.yaml") as capture: capture.wait()``
 
     Args:
-        config: a configuration, or the path of a ``tidelog.yaml``.
-        on_notification: called with notifications of dumps, in its own thread; no coroutine
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        on_notification: called with what dumps report, on a thread of its own; no coroutine
             function.
+        on_status: called about once a second with the document that `tidelog status` shows; no
+            coroutine function.
     """
 
     def __init__(
@@ -150,7 +153,7 @@ class Capture(Service):
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
-        self._start_dump_requested = False
+        self._asked = False
         self._snapshotter = snapshotter_of(self.config.source)
         self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
@@ -158,53 +161,43 @@ class Capture(Service):
         self._on_status = on_status
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
-        """Send a command to the leading capture of this configuration; None: it still waits."""
+        """Give a command to whichever capture of this configuration leads; None: it waits still."""
         with closing(open_state(self.config.state.place)) as state:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
 
-    def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
-        """Lead, or stand by while another process does, until ``stop``.
-
-        Raises:
-            TidelogError: an error that a person has to fix; see docs/failure-modes.md.
-        """
-        refuse_coroutine_function("on_status", on_status)
-        config = self.config
+    def _run(self, stop: threading.Event) -> None:
+        config, on_status = self.config, self._on_status
         source = source_kind(config)
         source.prepare()
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        log_handle = LogHandle(event_log_path(config), lambda: election.release_announced)
+        known = LogHandle(event_log_path(config), lambda: election.release_announced)
         election = CaptureElection(
-            config,
-            self.holder,
-            config.capture.handicap_s,
-            state,
-            newest_epoch=log_handle.newest_epoch,
+            config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
         )
         readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
-        registration = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
+        roster = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
-            for standby_work in (log_handle, readiness):
-                standby_work.stand_by(name == "standby")
+            for one in (known, readiness):
+                one.stand_by(name == "standby")
             if name == "standby":
-                registration.stand_by(trouble=readiness.trouble)
+                roster.stand_by(trouble=readiness.trouble)
             elif name == "retrying":
-                registration.stand_by(trouble=reason)
+                roster.stand_by(trouble=reason)
             elif name == "leading":
-                registration.leave(later=True)
+                roster.leave(later=True)
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
-            for standby_work in (log_handle, readiness):
-                standby_work.stand_by(False)
-            return self._open_session(state, keeper, on_status, serving, election, log_handle)
+            for one in (known, readiness):
+                one.stand_by(False)
+            return self._open_session(state, keeper, on_status, serving, election, known)
 
-        def is_ready() -> bool:
+        def looked() -> bool:
             return read_at_startup(config, state) or check_lost(state, event_log_path(config))
 
         serving: Service | None = None
@@ -216,8 +209,8 @@ class Capture(Service):
                 config, self.holder, election.leader, lambda: leader_url(state, election)
             )
             serving.start()
-            with log_handle, readiness:
-                if not retry_until_available(is_ready, stop, on_state):
+            with known, readiness:
+                if not retry_until_available(looked, stop, on_state):
                     return
                 while True:
                     try:
@@ -237,7 +230,7 @@ class Capture(Service):
                 alerts.close()
             if serving is not None:
                 serving.close()
-            registration.leave()
+            roster.leave()
             election.close()
             state.close()
 
@@ -248,22 +241,22 @@ class Capture(Service):
         on_status: OnStatus,
         serving: Service,
         election: CaptureElection,
-        log_handle: LogHandle,
+        known: LogHandle,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        metered_state = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        measured = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
         kind = source_kind(config)
-        state = LeasedState(read_ahead(metered_state, config, kind), keeper.check)
-        retrying_state = RetryingStateStore(state, keeper.check)
+        state = LeasedState(read_ahead(measured, config, kind), keeper.check)
+        patient = RetryingStateStore(state, keeper.check)
         path = event_log_path(config)
-        log = log_handle.current()
+        log = known.current()
         registry = SchemaStore(path) if log is None else log.schemas
-        issued_offset = None if log is None else issued_offset_future(state, log)
+        seen = None if log is None else issued_offset_future(state, log)
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
-        if log is not None:  # before the fence, which would shut out the log's other owner
+        if log is not None:  # before the fence: it would shut out whom this is to spare
             claim(log.storage, log.generation, state, self._store)
             writer = EventLogWriter(
                 log.storage,
@@ -272,7 +265,7 @@ class Capture(Service):
                 check_lease=keeper.check,
                 schemas=registry,
                 chain=log.chain_reader(),
-                seen=None if issued_offset is None else issued_offset.result(),
+                seen=None if seen is None else seen.result(),
             )
         else:
             check_lost(state, path)
@@ -284,7 +277,7 @@ class Capture(Service):
                 check_lease=keeper.check,
                 schemas=registry,
             )
-            log = log_handle.log()
+            log = known.log()
             assert log is not None
             claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
@@ -299,7 +292,7 @@ class Capture(Service):
         )
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
-        refused = UnsupportedTables(retrying_state, channels.notify)
+        refused = UnsupportedTables(patient, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
         catalogue = CheckingCatalogue(parts.catalogue, refused)
@@ -309,24 +302,24 @@ class Capture(Service):
             catalogue=catalogue,
             refused=refused,
             keys=parts.keys,
-            state=retrying_state,
+            state=patient,
             options=dump_options(config),
             notify=channels.notify,
             gate=gate,
         )
         session: CaptureSession | None = None
 
-        def on_schema(event: SchemaSeen) -> None:
+        def on_schema(seen: SchemaSeen) -> None:
             if session is not None:
-                session.on_schema(event)
+                session.on_schema(seen)
 
-        def on_unlogged(event: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
+        def on_unlogged(seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
             if session is not None:
-                session.on_unlogged(event)
+                session.on_unlogged(seen)
 
-        def on_refused(event: TableRefused) -> None:
+        def on_refused(seen: TableRefused) -> None:
             if session is not None:
-                session.on_refused(event)
+                session.on_refused(seen)
 
         engine = CaptureEngine(
             reader=reader,
@@ -344,10 +337,10 @@ class Capture(Service):
             is_paused=switch.is_off,
         )
 
-        maintenance = LogMaintenanceTask(
+        upkeep = LogMaintenanceTask(
             config,
             log,
-            # Kept from round to round: it remembers the segments' contents.
+            # Kept from round to round: it remembers what the segments hold.
             EventLogMaintenance(log.storage, keeper.check, log.chain_reader()),
             state=state,
             mailbox=channels.mailbox,
@@ -361,7 +354,7 @@ class Capture(Service):
             channels.close()
             writer.close()
 
-        def release_lease() -> None:
+        def give_back() -> None:
             serving.stand_by()
             keeper.release()
 
@@ -371,7 +364,7 @@ class Capture(Service):
 
         def status() -> dict[str, Any]:
             assert session is not None
-            more = {"state": metered_state.summary(), "lease": keeper.summary()}
+            more = {"state": measured.summary(), "lease": keeper.summary()}
             return {**session.status(), **more, "gap": {"at_ms": self._gaps.accepted_ms}}
 
         def hand_over(command: Handover) -> dict[str, Any]:
@@ -390,16 +383,16 @@ class Capture(Service):
             catalogue=catalogue,
             snapshot_reader=snapshot_reader,
             refused=refused,
-            state=retrying_state,
+            state=patient,
             switch=switch,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
             forget_log=forget_log,
-            give_back=release_lease,
-            housekeeping=SessionMaintenance(
+            give_back=give_back,
+            maintenance=SessionMaintenance(
                 commands=channels.act,
-                maintain=maintenance.act,
+                maintain=upkeep.act,
                 on_status=on_status,
                 activity=activity,
                 troubles=lambda: {**channels.problems(), **self._source_check.summary()},
@@ -407,7 +400,7 @@ class Capture(Service):
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,
-                retrying_state,
+                patient,
                 source.tables,
                 refused=refused,
                 publish=parts.publish,
@@ -417,7 +410,7 @@ class Capture(Service):
                 who_is_open=parts.who_is_open,
                 scope=CaptureScope(
                     parts.catalogue,
-                    retrying_state,
+                    patient,
                     source.tables,
                     [source.signal_table] if source.signal_table else (),
                     channels.notify,
@@ -448,9 +441,9 @@ class Capture(Service):
         return session
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
-        """Return the dump at the start; after a lost connection or lease, the same one."""
-        requested, self._start_dump_requested = self._start_dump_requested, True
-        if not requested and self._snapshotter.should_snapshot(begun, unfinished):
+        """A lost connection or lease is no start: the same dump is asked for again."""
+        asked, self._asked = self._asked, True
+        if not asked and self._snapshotter.should_snapshot(begun, unfinished):
             first = not begun and self.config.source.snapshot != "always"
             self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
         return self._start_dump
@@ -461,10 +454,10 @@ class Capture(Service):
 
     @property
     def _store(self) -> str:
-        """The kind of state store, and this host, for people."""
+        """For people: the kind of state store, and which host asks."""
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Run capture alone, until ``stop_event``."""
-    Capture(config).run(stop_event, on_status)
+    """Capture alone, until ``stop_event``."""
+    Capture(config, on_status=on_status)._run(stop_event)

@@ -114,7 +114,7 @@ class LogHandle(StandbyWork):
         That may be so after a restore; then its schemas may differ, too.
         """
         log = self.log()
-        if log is not None and not log.stands():
+        if log is not None and not log.tail_unchanged():
             self._close_log()
             log = self.log()
         return log

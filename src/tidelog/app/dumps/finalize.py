@@ -171,5 +171,5 @@ class _DeliveryProgress:
 
     def _is_requested(self) -> bool:
         """Return whether a command for the dump is pending, or was handled just now."""
-        waits = Mailbox(self._state).asked_for(self._dump_id)
+        waits = Mailbox(self._state).has_command_for(self._dump_id)
         return waits or self._state.get(DUMP_PREFIX + self._dump_id) is not None

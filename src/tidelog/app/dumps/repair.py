@@ -110,9 +110,9 @@ def repair(
 
 def _to_source_key(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:
     """Return the key in the source's form; ``sure``: nothing is deleted by it."""
-    from tidelog.verify.source_key_text import spellings
+    from tidelog.verify.source_key_text import source_spellings
 
-    spelled = spellings(key, schema, columns)
+    spelled = source_spellings(key, schema, columns)
     if len(spelled) > 1 and not sure:
         raise UsageError(
             f"a key of {schema.table} holds the last or the first day, which in Spark may be "

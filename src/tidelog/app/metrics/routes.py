@@ -57,8 +57,8 @@ class Health:
         ]
 
     async def _metrics(self, request: Request) -> Response:
-        status = await admitted(request, self._tokens, self._rate_limit)
-        if status != TAKEN:
+        status = await check_token(request, self._tokens, self._rate_limit)
+        if status != ACCEPTED:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse({"error": {"kind": "Unauthorized"}}, status, headers=headers)
         encode, media = choose_encoder(request.headers.get("accept", ""))

@@ -204,8 +204,10 @@ def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
         if lost_in_s is None:  # without capture, the server keeps all its log for us
             lost_in_s = source_fields.get("lasts_s")
         source_fields["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
-        source_fields["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
-    retained = RetainedLog.told(source_fields)
+        source_fields["lost_in_s"] = (
+            None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
+        )
+    retained = RetainedLog.from_status(source_fields)
     paused = status.get("log_paused") or {}
     return SourceHealth(
         position=source_fields.get("position"),

@@ -72,7 +72,7 @@ def _outputs(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[
             yield row
 
 
-def _deliveries(delivered: Delivered) -> dict[str, Any]:
+def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
     row: dict[str, Any] = {"rejected": delivered.rejected, "rejected_ms": delivered.rejected_ms}
     if delivered.refused:
         row["refused"] = dict(delivered.refused)

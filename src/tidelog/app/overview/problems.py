@@ -15,8 +15,8 @@ from tidelog.app.overview.document import (
     SourceHealth,
     problem,
 )
-from tidelog.app.overview.dump_problems import is_dump_unfinished, dump_problems
-from tidelog.capture.limits.dump_gate import DumpBlocks
+from tidelog.app.overview.dump_problems import dump_problems, is_dump_unfinished
+from tidelog.capture.limits.dump_gate import DumpBlockCause
 from tidelog.capture.limits.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
 
@@ -102,7 +102,7 @@ def _blocked_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
         return
     for block in status.get("dumps_held") or ():
         span = brief_span(max(0, now_ms - block["since_ms"]))
-        of_log = block["why"] == DumpBlocks.LOG_PAUSED
+        of_log = block["why"] == DumpBlockCause.LOG_PAUSED
         yield Problem(
             "dumps-held",
             Severity.INFO,

@@ -69,7 +69,9 @@ def request_backfill(config: Config, log: EventLog, copies: Collection[str] = ()
             tables_taken = [table for table in tables_taken if removed and str(table) not in dumped]
         else:
             before = consumer.destinations.get(output) if consumer is not None else None
-            tables_taken = [t for t in tables_taken if before is not None and not matches(before.tables, t)]
+            tables_taken = [
+                t for t in tables_taken if before is not None and not matches(before.tables, t)
+            ]
         for table in tables_taken:
             missing.setdefault(table, []).append(output)
     requested = not missing or _request_or_warn(config, missing)

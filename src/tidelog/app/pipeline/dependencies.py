@@ -32,8 +32,6 @@ def installed_versions() -> str:
 
 def untested_versions() -> list[str]:
     """Return a sentence for each version that Tidelog or PySpark is not tested with."""
-    from tidelog.spark.sessions.installation import untested
-
     return list(untested_versions())
 
 
@@ -66,5 +64,5 @@ def check_installed(sections: Iterable[OutputSection]) -> None:
     """Raise MissingExtraError if a package of an output is missing; call it first."""
     for section in sections:
         kind = OUTPUT_KINDS.get(section.kind)
-        if isinstance(kind, OwnKind):  # another distribution has its own dependencies
+        if isinstance(kind, BuiltinKind):  # another distribution has its own dependencies
             kind.check_installed()

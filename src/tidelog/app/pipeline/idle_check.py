@@ -84,7 +84,9 @@ def _has_delivered_all(config: Config, consumer: Consumer, end: int) -> bool:
     places = destinations(config)
     refused = any(each.refused for each in consumer.delivered.values())
     everywhere = dict(consumer.outputs) == dict.fromkeys(places, end)
-    return everywhere and dict(consumer.destinations) == places and not (consumer.stopped or refused)
+    return (
+        everywhere and dict(consumer.destinations) == places and not (consumer.stopped or refused)
+    )
 
 
 def _is_idle(config: Config, number: int, log: LogExtent) -> bool:

@@ -1,4 +1,4 @@
-"""Runs the Spark pipeline, alone or together with capture."""
+"""The Spark pipeline, alone or together with capture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.app.pipeline.pause import PipelinePause
-from tidelog.app.service import Service
+from tidelog.app.service import BackgroundService
 from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def session(config: Config) -> SparkSession:
-    """Return the Spark session of the configuration, or the running one."""
+def session(config: Config, stop: threading.Event | None = None) -> SparkSession:
+    """The Spark session that the configuration asks for, with an executor at least; the running one
+    if there is one. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
+    """
+    from tidelog.spark.sessions.cluster import await_executors
     from tidelog.spark.sessions.session import spark_session
 
     lake = check_spark(config)
@@ -50,7 +53,7 @@ def session(config: Config) -> SparkSession:
     return spark
 
 
-class Pipeline(Service):
+class Pipeline(BackgroundService):
     """Delivers the event log to the configured outputs, by Spark. Delivers, or stands by while
     another process does.
 
@@ -59,7 +62,7 @@ class Pipeline(Service):
 
     Args:
         config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
-        once: deliver what the event log holds now, and end; raises LedElsewhereError while another
+        once: deliver what the event log holds now, and end; raises AnotherLeaderError while another
             process delivers.
         on_status: called with who delivers and with each batch, as a document; no coroutine
             function.
@@ -78,11 +81,9 @@ class Pipeline(Service):
         pipeline(self.config, once=self._once, on_progress=self._on_status, stop_event=stop)
 
 
-class _SparkHandle:
-    """The Spark session of a pipeline's process.
-
-    A standby starts it early, to take over faster; but not on a cluster, where it would take cores
-    from the leader.
+class _Spark:
+    """The Spark session of a pipeline's process. A standby starts it early, to take over faster;
+    but not on a cluster, where it would take cores from the leader.
     """
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
@@ -91,7 +92,7 @@ class _SparkHandle:
         from tidelog.spark.sessions.cluster import is_local, master_of
 
         self.ours = SparkSession.getActiveSession() is None
-        """Whether nobody else runs jobs in this session."""
+        """Does nobody else run jobs there?"""
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
@@ -104,7 +105,7 @@ class _SparkHandle:
         return self._session
 
     def check(self) -> None:
-        """Raise OutputError if Spark has ended: a leader without it would deliver nothing."""
+        """Raises OutputError if it has ended: a leader without it would deliver nothing."""
         if self._session is None:
             return
         try:
@@ -116,7 +117,7 @@ class _SparkHandle:
 
 
 def start_spark(config: Config) -> None:
-    """Start Spark, downloading what it needs; later calls use the same session."""
+    """Start Spark, fetching what it needs; later calls use the same session."""
     session(config)
 
 
@@ -138,7 +139,7 @@ def pipeline(
 ) -> None:
     """Deliver the event log to the outputs; stand by while another process does so.
 
-    With ``once`` there is no standby: raises AnotherLeaderError while another process delivers.
+    With ``once`` nobody stands by: raises AnotherLeaderError while another process delivers.
     """
     refuse_coroutine_function("on_progress", on_progress)
     check_installed(config.outputs)
@@ -171,7 +172,7 @@ def pipeline(
                 return
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-        spark = _SparkHandle(config)
+        spark = _Spark(config, stop_event)
         from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
@@ -190,17 +191,15 @@ def pipeline(
             with closing(open_session(leading)) as delivering:
                 delivering.run(stop_event)
             return
-        registration = InstanceRegistration(
-            state, holder, config.capture.zone, pipeline_prefix(name)
-        )
-        opened.callback(registration.leave)
+        roster = InstanceRegistration(state, holder, config.capture.zone, pipeline_prefix(name))
+        opened.callback(roster.leave)
 
         def on_state(role: str, reason: str) -> None:
             if role == "standby":
                 spark.check()
-                registration.stand_by()
+                roster.stand_by()
             elif role == "leading":
-                registration.leave()
+                roster.leave()
                 return
             on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
 
@@ -222,24 +221,24 @@ def _may_start(
     on_progress: OnStatus,
     stop_event: threading.Event,
 ) -> bool:
-    """Wait for state store and event log, unless ``once``; False: ``stop_event`` was set before.
+    """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
 
-    Raises TidelogError: an error that a person has to fix.
+    Raises TidelogError: what needs a person.
     """
-    reported = False
+    told = False
 
     def ask() -> bool:
-        nonlocal reported
+        nonlocal told
         if read_at_startup(config, state):
             check_places(config)
             return True
-        lacks = f"{event_log_path(config)} holds no event log yet; `tidelog capture` creates one"
+        lacks = f"{event_log_path(config)} holds no event log yet; `tidelog capture` begins one"
         if once:
-            check_spark(config)  # it would be needed: a first-time user gets both errors, in order
+            check_spark(config)  # it would be needed: who starts anew is told of both, in order
             raise EventLogError(lacks)
-        if not reported:
+        if not told:
             on_progress({"role": "starting", "reason": lacks})
-        reported = True
+        told = True
         return False
 
     def on_state(role: str, reason: str) -> None:
@@ -249,11 +248,10 @@ def _may_start(
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Run capture and pipeline together until either ends; raise the error that ended it.
-
-    Each leads or stands by on its own. When capture is complete (``snapshot: initial_only``), the
-    captured records are delivered first; then IncompleteDumpError is raised if tables are missing,
-    also if they could not be delivered.
+    """Capture and pipeline together; ends when either ends, and raises what ended it. Each leads or
+    stands by for itself. Where capture is complete (``snapshot: initial_only``), what it captured
+    is delivered first; then IncompleteDumpError is raised if that lacks tables, also where it could
+    not be delivered.
     """
     refuse_coroutine_function("on_status", on_status)
     if config.outputs:
@@ -263,14 +261,14 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []
-    incomplete: list[IncompleteDumpError] = []
+    lacking: list[IncompleteDumpError] = []
     shown: dict[str, Any] = {}
 
     def show(part: str, document: dict[str, Any]) -> None:
         shown[part] = document
         on_status(dict(shown))
 
-    def run_part(work: Callable[[], None]) -> None:
+    def guard(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -282,7 +280,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         try:
             capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
         except IncompleteDumpError as error:
-            incomplete.append(error)
+            lacking.append(error)
         if not ended.is_set():
             complete.set()
 
@@ -290,18 +288,18 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
 
     works = [capturing, *([delivering] if config.outputs else [])]
-    threads = [threading.Thread(target=run_part, args=(work,), daemon=True) for work in works]
+    threads = [threading.Thread(target=guard, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     while not ended.is_set():
         if stop_event.wait(0.1):
             ended.set()
     for thread in threads:
-        # The captured records are delivered below, by nobody but us: not during a batch.
+        # What was captured is delivered below, by nobody but us: not while a batch is under way.
         thread.join(None if complete.is_set() else 60)
     if failures:
-        if incomplete:
-            logger.warning("%s", incomplete[0])
+        if lacking:
+            logger.warning("%s", lacking[0])
         raise failures[0]
     if complete.is_set() and config.outputs:
         try:
@@ -311,11 +309,10 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         except AnotherLeaderError as error:
             logger.warning("what was captured is delivered elsewhere: %s", error)
         except TidelogError as error:
-            if not incomplete:
+            if not lacking:
                 raise
-            # Missing tables are reported, too: nobody would look for them once the rest is
-            # delivered.
-            text = f"{incomplete[0]}; and what was captured is not delivered: {error}"
+            # What lacks is said, too: nobody would look for it once the rest is delivered.
+            text = f"{lacking[0]}; and what was captured is not delivered: {error}"
             raise IncompleteDumpError(text) from error
-    if incomplete:
-        raise incomplete[0]
+    if lacking:
+        raise lacking[0]

@@ -182,7 +182,7 @@ class MySqlKind:
     def check_source(self, expected: SourceId) -> None:
         with (
             connect(self._url, purpose="identity") as connection,
-            translated("reading the source's identity"),
+            translate_errors("reading the source's identity"),
         ):
             check_same(identify(connection, expected), expected)
         self._url.pin.shift = expected.timeline  # for all later positions
@@ -194,10 +194,12 @@ class MySqlKind:
 
 def refuse_cascades(url: ServerUrl, tables: Sequence[TableName]) -> None:
     """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
-    with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
+    with connect(url, purpose="cascades") as connection, translate_errors("reading foreign keys"):
         foreign_keys = cascades(connection, set(tables))
     if foreign_keys:
-        named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in foreign_keys)
+        named = ", ".join(
+            f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in foreign_keys
+        )
         raise PreflightError(
             f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
             f"{named}. Set source.cascades: dump, which dumps these tables again whenever that "

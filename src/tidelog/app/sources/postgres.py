@@ -112,7 +112,7 @@ class PostgresKind:
             expected=expected,
             state=state,
             publications=self._publications,
-            log_copy_id=lambda: log_copy_id(self._log_place),
+            which_copy=lambda: log_copy_id(self._log_place),
         )
         return self._reader
 
@@ -142,7 +142,9 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._server_dsn, purpose="publication", settings=LOOKING) as connection:
+            with connect(
+                self._server_dsn, purpose="publication", settings=CATALOGUE_SETTINGS
+            ) as connection:
                 if self._reader is not None:
                     with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)
@@ -151,8 +153,10 @@ class PostgresKind:
 
         def open_transactions() -> str:
             with (
-                connect(self._server_dsn, purpose="catalogue", settings=LOOKING) as connection,
-                translated("looking for open transactions"),
+                connect(
+                    self._server_dsn, purpose="catalogue", settings=CATALOGUE_SETTINGS
+                ) as connection,
+                translate_errors("looking for open transactions"),
             ):
                 if in_recovery(connection):
                     return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
@@ -160,8 +164,10 @@ class PostgresKind:
 
         def forget_log() -> None:
             with (
-                connect(self._server_dsn, purpose="slot", settings=LOOKING) as connection,
-                translated(f"dropping slot {source.slot!r}"),
+                connect(
+                    self._server_dsn, purpose="slot", settings=CATALOGUE_SETTINGS
+                ) as connection,
+                translate_errors(f"dropping slot {source.slot!r}"),
             ):
                 drop_unread_slot(connection, source.slot)
 

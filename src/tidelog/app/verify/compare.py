@@ -30,6 +30,7 @@ from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
+from tidelog.verify.source_key_text import source_spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,7 +219,9 @@ class ComparedSource:
                 return None
             request = ChunkRequest(table.schema.table, after=after, upto=upto)
             try:
-                result = while_busy(partial(reader.digest, request, table.schema, table.columns))
+                result = retry_while_busy(
+                    partial(reader.digest, request, table.schema, table.columns)
+                )
             except ChunkError as error:
                 failed[number] = error
                 return None
@@ -332,7 +335,7 @@ class ComparedSource:
             if time.monotonic() >= deadline:
                 return None
             if not reported:
-                self.tell(table, "waits for capture")
+                self.report_stage(table, "waits for capture")
                 reported = True
             time.sleep(self._poll_s)
         return self.log.latest_offset()
@@ -369,11 +372,10 @@ class ComparedSource:
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
 ) -> dict[str, Any]:
-    from tidelog.verify.source_key_text import source_spellings
 
     dump_id = f"repair-{new_id().lower()}"
-    spelled = [spellings(key, schema, schema.match_key) for key in keys]
-    # The source has one of two spellings; a dump of the other one would delete its copy.
+    spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
+    # The source has one of two source_spellings; a dump of the other one would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:

@@ -224,7 +224,9 @@ class _DatabaseCopies:
             schema_of_copy = copy_schema()
             if schema_of_copy is None:
                 return None
-            rows = source_frame(spark, OpenReader(copy_config), schema_of_copy, [request(schema_of_copy, part)])
+            rows = source_frame(
+                spark, OpenReader(copy_config), schema_of_copy, [request(schema_of_copy, part)]
+            )
             rows = _with_source_digits(rows, schema_of_copy, target)
             if section.deletes == "soft":
                 rows = rows.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
@@ -232,10 +234,18 @@ class _DatabaseCopies:
 
         def row_sources(part: Range) -> Sequence[RowSource] | None:
             schema_of_copy = copy_schema()
-            if schema_of_copy is None or section.deletes == "soft" or not _same_types(schema_of_copy, target):
+            if (
+                schema_of_copy is None
+                or section.deletes == "soft"
+                or not _same_types(schema_of_copy, target)
+            ):
                 return None
             names = tuple(target.columns.names)
-            return [_DatabaseRows(OpenReader(copy_config), schema_of_copy, request(schema_of_copy, part), names)]
+            return [
+                _DatabaseRows(
+                    OpenReader(copy_config), schema_of_copy, request(schema_of_copy, part), names
+                )
+            ]
 
         def committed() -> int:
             output = self._output()  # a new one: an output caches its progress
@@ -275,7 +285,10 @@ def _same_types(schema_of_copy: TableSchema, target: TargetTable) -> bool:
     from tidelog.spark.formats.shapes import row_type
     from tidelog.spark.sessions.versions import arrow_schema
 
-    if any(_base_type(column) in _DIGITS and column.logical == "text" for column in schema_of_copy.columns):
+    if any(
+        _base_type(column) in _DIGITS and column.logical == "text"
+        for column in schema_of_copy.columns
+    ):
         return False
     copy_types = {field.name: field.type for field in arrow_schema(row_type(schema_of_copy))}
     return all(copy_types.get(field.name) == field.type for field in target.columns)
@@ -289,7 +302,9 @@ def _base_type(column: Column) -> str:
     return column.type_name.partition("(")[0]
 
 
-def _with_source_digits(rows: DataFrame, schema_of_copy: TableSchema, target: TargetTable) -> DataFrame:
+def _with_source_digits(
+    rows: DataFrame, schema_of_copy: TableSchema, target: TargetTable
+) -> DataFrame:
     """Return the rows with times and numbers in the digits that the source writes.
 
     Trailing zeros mean nothing.

@@ -299,8 +299,8 @@ class Web:
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
             # A right token never has to wait: nobody can lock others out by guessing.
-            if await self._rate_limit.wrong(address):
-                raise Refused(429, "TooMany", TOO_MANY_SAID)
+            if await self._rate_limit.reject(address):
+                raise Refused(429, "TooMany", TOO_MANY_MESSAGE)
             raise Refused(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = answer({})

@@ -505,5 +505,7 @@ def several(histories: Mapping[str, Sequence[Status]], now_ms: int, width: int) 
             if answer.name == "log" or answer.severity in _NOT_WELL:
                 lines += fact(answer.name, describe.of_answer(answer), width)
         lines += _outputs(its, width)
-        lines += [line for each in its.dumps for line in fact("dump", describe.of_dump(each), width)]
+        lines += [
+            line for each in its.dumps for line in fact("dump", describe.of_dump(each), width)
+        ]
     return lines

@@ -39,7 +39,10 @@ def settings_of(installation: Installation, settings: Mapping[str, Any]) -> dict
             if name in renamed and version_of(installation) >= since:
                 renamed[later] = renamed.pop(name)
     if installation.share is not None:
-        renamed |= {"lc_messages_dir": installation.share, "character_sets_dir": installation.share / "charsets"}
+        renamed |= {
+            "lc_messages_dir": installation.share,
+            "character_sets_dir": installation.share / "charsets",
+        }
     return renamed
 
 
@@ -50,5 +53,9 @@ def replica_statements(installation: Installation) -> tuple[str, str]:
 
 def end_replica_statements(installation: Installation) -> tuple[str, str]:
     """Return the statements that end replication."""
-    word = "REPLICA" if version_of(installation) >= (8, 0, 22) and installation.flavour == "mysql" else "SLAVE"
+    word = (
+        "REPLICA"
+        if version_of(installation) >= (8, 0, 22) and installation.flavour == "mysql"
+        else "SLAVE"
+    )
     return f"STOP {word}", f"RESET {word} ALL"

@@ -208,7 +208,7 @@ def url_of(pattern: str, table: TargetTable) -> str:
         return pattern.format(**{name: quote(text, safe="") for name, text in names.items()})
     except (KeyError, IndexError, ValueError):
         raise ConfigError(
-            "url of an http output: only {table}, {namespace} and {name} can be used in it; write "
+            "url of an http output: only {table}, {namespace} and {name} can stand in it; write "
             "{{ and }} for braces"
         ) from None
 

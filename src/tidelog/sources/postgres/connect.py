@@ -216,6 +216,6 @@ def _check_encoding(dsn: str) -> None:
     authority, _, path = rest.partition("/")
     if authority.count("@") > 1 or "@" in path.split("?", 1)[0]:
         raise ConfigError(
-            "source.url has an @ in a wrong place: percent-encode special characters in the "
+            "source.url has an @ where none may stand: percent-encode special characters in the "
             "user name and password (@ is %40, / is %2F)"
         )

@@ -322,8 +322,8 @@ class MySqlLogReader:
     def identify(self) -> SourceId:
         """The log's source; connects if necessary."""
         if self._source is None:
-            sql = self._connected()
-            with translated("reading the source's identity"):
+            sql = self._get_connection()
+            with translate_errors("asking who the source is"):
                 self._check_kind(sql)
                 return identify(sql, self._expected)
         return self._source

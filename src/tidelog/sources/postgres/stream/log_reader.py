@@ -100,11 +100,11 @@ class PostgresLogReader:
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
-        state: keeps what must be known of the slot after a restart; None: this object does.
-        buffer_bytes: how much one `poll` returns at most (a larger single message apart).
-        publications: instead of those that the arguments say: shared with who calls their `sync`,
-            which then also tells what `start` published.
-        log_copy_id: tells the event log from its copies, once it is there; see `SlotOwner`.
+        state: the store for what must be known of the slot after a restart; None: memory.
+        buffer_bytes: most bytes that one `poll` returns (except a larger single message).
+        publications: replaces those that the arguments describe; shared with the caller of `sync`,
+            which then also reports what `start` published.
+        which_copy: returns the event log's copy id once the log exists; see `SlotOwner`.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class PostgresLogReader:
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         publications: Publications | None = None,
-        log_copy_id: Callable[[], str] = lambda: "",
+        which_copy: Callable[[], str] = lambda: "",
     ) -> None:
         self._dsn = self.dsn = dsn
         self._registry = registry
         self._slot = slot
         self._owner = SlotOwner(slot, state)
-        self._which_copy = log_copy_id
+        self._which_copy = which_copy
         self._last: Callable[[], LastTransaction | None] = lambda: None
         self._tables = tuple(tables)
         self._publications = publications or Publications(

@@ -185,8 +185,8 @@ def _shape(steps: Sequence[StepSection], schema: TableSchema, row: pa.StructType
     missing_keys = [name for name in schema.match_key if name not in names]
     if missing_keys:
         raise ConfigError(
-            f"transforms: the steps take {', '.join(missing_keys)} away from {schema.table}, by which its "
-            "rows are known: keep the columns of the key"
+            f"transforms: the steps take {', '.join(missing_keys)} away from {schema.table}, by "
+            "which its rows are known: keep the columns of the key"
         )
     result = replace(
         schema,

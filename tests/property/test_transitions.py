@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.capture.dumps.chunk_planner import Task
+from tidelog.capture.dumps.chunk_planner import ChunkTask
 from tidelog.capture.dumps.state import DumpState, TableProgress, TableRun
 from tidelog.capture.dumps.state_machine import (
     CHUNKS,
@@ -38,7 +38,7 @@ MADE = {
     DumpInput: (DUMPS, dump),
     TableInput: (TABLES, lambda: TableProgress(str(T))),
     TableRunInput: (TABLE_RUNS, lambda: TableRun(dump(), TableProgress(str(T)))),
-    ChunkInput: (CHUNKS, lambda: Task(T, None, None, ChunkRequest(T))),
+    ChunkInput: (CHUNKS, lambda: ChunkTask(T, None, None, ChunkRequest(T))),
     WindowInput: (WINDOWS, lambda: Window("c", T, "c:low", "c:high")),
 }
 

@@ -447,7 +447,7 @@ def test_reset_says_which_tables_stay_without_what_is_lost(
     assert invoke("reset", config) == 2
     written = capsys.readouterr().out
     assert "are right: 1 table: a.b." in written
-    assert "no dump can read them: 1 table: a.k (it has no primary key). What is lost" in written
+    assert "no dump can read them: 1 table: a.k (it has no primary key). Their lost" in written
 
 
 def test_check_writes_its_sql_alone(

@@ -26,7 +26,7 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     ("pause-snapshot", {"dumps": []}, ["no dump was under way"]),
     ("pause-snapshot", {"dumps": ["d"]}, ["dump d is paused; `tidelog resume` resumes it"]),
-    ("resume-snapshot", {"dumps": ["d", "e"]}, ["dumps d, e go on"]),
+    ("resume-snapshot", {"dumps": ["d", "e"]}, ["dumps d, e are resumed"]),
     (
         "stop-snapshot",
         {"dumps": ["d"], "rejected": [{"table": "s.c", "reason": "no dump reads it"}]},

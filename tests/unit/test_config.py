@@ -406,7 +406,7 @@ def test_mistake_in_a_mysql_source_is_reported_with_its_line(
         ),
         ("  kind: mysql\n", "", "tidelog.yaml:1: source.kind: is missing; expected 'postgres'"),
         ("mysql://user", "postgresql://user", "source.url: expected mysql://user:password@host"),
-        ("host/shop", "ho@st/shop", "source.url: the URL has an @ where none may stand"),
+        ("host/shop", "ho@st/shop", "source.url: the URL has an @ in a wrong place"),
         ("kind: mysql", "kind: postgres", "source.url: expected postgresql://user:password@host"),
     ],
 )

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps import store as store_module
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
 from tidelog.capture.dumps.state_machine import TableStatus
-from tidelog.capture.dumps.store import DumpStore, LogExtent
+from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -131,7 +131,7 @@ def test_range_may_be_cut_many_times(number: float) -> None:
     queue = ChunkQueue()
     request = ChunkRequest(TableName("public", "t"))
     orders = [number]
-    queue.put_rest(Task(request.table, None, None, request, order=number), None)
+    queue.put_rest(ChunkTask(request.table, None, None, request, order=number), None)
     for _ in range(50_000):
         rest = queue.next_retry(0.0)
         assert rest is not None
@@ -251,7 +251,7 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
 
 def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteState) -> None:
     before, end = loaded(state), 100
-    before.reconcile([], LogExtent(lambda: end, lambda _offset: True))
+    before.reconcile([], LogView(lambda: end, lambda _offset: True))
     dump = requested(before)
     table = dump.tables[0]
     table.begin(10, 10)
@@ -262,11 +262,11 @@ def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteS
     before.flush()
     after = loaded(state)
     held = [(20, chunk(None, "1", 0)), (30, chunk("1", "2", 1))]
-    after.reconcile(held, LogExtent(lambda: 200, lambda offset: offset <= 50))
+    after.reconcile(held, LogView(lambda: 200, lambda offset: offset <= 50))
     [(known, _)] = [(t, d) for d in after.all() for t in d.tables]
     assert not known.complete
     assert [(done.low, done.high) for done in known.ranges] == [(None, ("2",))]
     after.flush()
     again = loaded(state)
-    again.reconcile(held, LogExtent(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
+    again.reconcile(held, LogView(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
     assert not again.ahead_of_log(), "it rests on the log as it is now"

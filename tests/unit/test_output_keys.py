@@ -56,11 +56,11 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
         seen.append(len(arguments[4]))
         return []
 
-    monkeypatch.setattr(scheduling.jobs, "frame", frame)
+    monkeypatch.setattr(scheduling.jobs, "run_frame", frame)
     monkeypatch.setattr(scheduling.ranges, "truncated", lambda *_: ())
     delivery = Delivery("out", keyed=False, order=order, steps=(Step("filter", "v IS NULL"),))
     nothing = cast("Any", None)
-    jobs = JobScheduler(nothing, EventLog.open(built.path), delivery, cores=2)
+    jobs = JobScheduler(nothing, EventLog.open(built.path), delivery, cores=lambda: 2)
     batch = cast("Any", SimpleNamespace(start=0, end=0))
     work = Work("", "events", WriteTask("out", "", 0, 0, 0), nothing, None, StopAtRejection())
     try:

@@ -135,13 +135,13 @@ Capture(5)
 tidelog.load_config(5)
 """
 FOUND = """\
-29: note: Revealed type is "int"
-35: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
-36: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
-37: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
-38: error: Module has no attribute "nonsense"
-39: error: Argument 1 to "Capture" has incompatible type "int"
-40: error: Argument 1 to "load_config" has incompatible type "int"
+32: note: Revealed type is "int"
+38: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
+39: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
+40: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
+41: error: Module has no attribute "nonsense"
+42: error: Argument 1 to "Capture" has incompatible type "int"
+43: error: Argument 1 to "load_config" has incompatible type "int"
 """
 
 

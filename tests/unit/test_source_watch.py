@@ -120,7 +120,7 @@ def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:
 
     for _ in range(2):
         with pytest.raises(SourceError):
-            watch.ask(Away(), 0)  # type: ignore[arg-type]
+            watch.refresh(Away(), 0)  # type: ignore[arg-type]
     first = watch.summary(0.0, 0)
     assert first["error"] == "nothing answers there"
     assert first["error_since_ms"] > 0

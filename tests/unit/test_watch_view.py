@@ -149,7 +149,7 @@ def test_what_a_document_lacks_is_left_out() -> None:
 
 
 def test_an_old_status_says_how_old_it_is() -> None:
-    assert "it said so 40 s ago" in picture([status()], now_ms=NOW_MS + 40_000)
+    assert "reported 40 s ago" in picture([status()], now_ms=NOW_MS + 40_000)
 
 
 def test_names_are_not_taken_for_markup_and_do_nothing_to_a_terminal() -> None:

@@ -12,7 +12,7 @@ from tidelog.control.channels.rate_limit import (
     FAILURES_OVER_S,
     MOST_FAILURES,
     MOST_OF_ALL,
-    Failures,
+    FailureCounts,
 )
 
 NOW = 1_700_000_000.0
@@ -89,7 +89,7 @@ def test_names_are_short_and_printable() -> None:
 
 
 def test_failures_of_an_address_are_counted_for_a_minute() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for _ in range(MOST_FAILURES):
         assert not failures.too_many("a", 100.0)
         failures.add("a", 100.0)
@@ -99,7 +99,7 @@ def test_failures_of_an_address_are_counted_for_a_minute() -> None:
 
 
 def test_failures_of_all_addresses_are_counted_too() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for number in range(MOST_OF_ALL):
         assert not failures.too_many("new", 100.0)
         failures.add(str(number), 100.0)
@@ -123,7 +123,7 @@ def test_cookies_of_other_tokens_have_other_names() -> None:
 
 
 def test_so_many_addresses_are_remembered() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for number in range(ADDRESSES + 50):
         failures.add(str(number), 0.0)
     assert len(failures._at) == ADDRESSES

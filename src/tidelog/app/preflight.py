@@ -21,7 +21,6 @@ from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
-from tidelog.control.channels.kafka import several_partitions
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
@@ -274,6 +273,7 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
         from tidelog.control.channels.kafka import (
             ONE_PARTITION,
             ChannelError,
+            several_partitions,
             topic_facts,
         )
 

@@ -14,7 +14,7 @@ from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.store import LogExtent
+from tidelog.capture.dumps.store import LogView
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, bind, note_lost_end
 from tidelog.capture.leadership import Leader
@@ -150,7 +150,7 @@ class CaptureSession:
         initial dump was wanted and it is done.
         """
         bind(self._state, self._generation, self._refused)
-        end = LogExtent(lambda: self.engine.progress().next_offset, self._holds)
+        end = LogView(lambda: self.engine.progress().next_offset, self._holds)
         self._status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)

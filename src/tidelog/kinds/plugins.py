@@ -25,7 +25,8 @@ def section_of(registry: Registry[Any], kind: str, base: type[S]) -> type[S]:
     section: Any = getattr(registry.get(kind), "section", None)
     if not (isinstance(section, type) and issubclass(section, base)):
         raise ConfigError(
-            f"the {registry.what} {kind!r}: its section is not derived from tidelog.{base.__name__}"
+            f"the {registry.what} {kind!r}: its section is not derived from "
+            f"tidelog.ext.{base.__name__}"
         )
     fields: Any = getattr(section, "model_fields", {})
     if "kind" not in fields or get_args(fields["kind"].annotation) != (kind,):

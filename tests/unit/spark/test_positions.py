@@ -87,7 +87,7 @@ def test_places_that_are_not_there_are_named(built: BuiltLog) -> None:
         ({"startingVersion": end + 1}, f"startingversion is {end + 1}, but .* ends at offset"),
         ({"endingVersion": end}, "endingversion is"),
         ({"endingOffset": end + 1}, "endingoffset is"),
-        ({"startingDump": "d2"}, "holds no dump 'd2'.*Dumps it knows: open, d1"),
+        ({"startingDump": "d2"}, "has no dump 'd2'.*Dumps that it knows: open, d1"),
         ({"startingDump": "open"}, "is not complete in this log"),
         ({"startingTimestamp": "noon"}, "must be a time such as"),
         ({"startingVersion": "-3"}, "earliest, latest or a version"),

@@ -80,7 +80,8 @@ class GroupMembers:
             if self._document["offsets"] or began > deadline:
                 raise ConfigError(
                     f"engines named {self._name} divide the keys into "
-                    f"{self._document['partitions']} partitions, this one into {partitions}: give all of them the same group "
+                    f"{self._document['partitions']} partitions, this one into {partitions}: "
+                    "give all of them the same group "
                     "(without one it is 1), or this one another name"
                 )
             time.sleep(self._lease_s / _BEATS)

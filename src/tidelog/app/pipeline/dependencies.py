@@ -32,7 +32,9 @@ def installed_versions() -> str:
 
 def untested_versions() -> list[str]:
     """Return a sentence for each version that Tidelog or PySpark is not tested with."""
-    return list(untested_versions())
+    from tidelog.spark.sessions import installation
+
+    return list(installation.untested_versions())
 
 
 def check_spark(config: Config) -> Lake | None:

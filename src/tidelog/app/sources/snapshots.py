@@ -58,5 +58,7 @@ def _load(name: str) -> Snapshotter:
             f"source.snapshot_class: {name} can't be created ({type(error).__name__})"
         ) from error
     if not isinstance(snapshotter, Snapshotter):
-        raise ConfigError(f"source.snapshot_class: {name} is not derived from tidelog.Snapshotter")
+        raise ConfigError(
+            f"source.snapshot_class: {name} is not derived from tidelog.ext.Snapshotter"
+        )
     return snapshotter

@@ -30,7 +30,6 @@ from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
-from tidelog.verify.source_key_text import source_spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -374,8 +373,10 @@ def _repair(
 ) -> dict[str, Any]:
 
     dump_id = f"repair-{new_id().lower()}"
+    from tidelog.verify.source_key_text import source_spellings
+
     spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
-    # The source has one of two source_spellings; a dump of the other one would delete its copy.
+    # The source has one of two spellings; a dump of the other one would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:

@@ -24,7 +24,7 @@ from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogExtent
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
@@ -123,7 +123,7 @@ class DumpCoordinator:
     # ------------------------------------------------------------ start, commands
 
     def recover(
-        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogExtent | None = None
+        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
         """Load the stored dumps, and compare them with the event log: see `DumpStore.reconcile`.
         ``log``: the engine; ``chunks``: (first offset, metadata) of the chunk segments on the

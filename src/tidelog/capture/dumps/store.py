@@ -58,7 +58,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class LogExtent:
+class LogView:
     """What the event log has: ``now`` returns its end, ``holds`` whether it still has what was at
     an offset. It does not if an older copy was restored, or its end was lost.
     """
@@ -79,7 +79,7 @@ class DumpStore:
         self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
-        self._end: LogExtent | None = None
+        self._end: LogView | None = None
         self._stored_at = 0.0
         self._key_sets = KeySets(state)
         self.flush = self._changes.flush
@@ -104,7 +104,7 @@ class DumpStore:
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(
-        self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogExtent | None = None
+        self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
         """Reset progress that the event log does not hold any more, and add the chunks that it
         holds beyond what is stored.

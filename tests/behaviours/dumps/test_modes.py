@@ -237,7 +237,7 @@ def test_a_class_decides(make: Make) -> None:
     ("name", "message"),
     [
         ("nowhere.at_all:Thing", "can't be created"),
-        ("tidelog.errors:TidelogError", "is not derived from tidelog.Snapshotter"),
+        ("tidelog.errors:TidelogError", "is not derived from tidelog.ext.Snapshotter"),
     ],
 )
 def test_a_class_that_can_t_decide_is_refused(make: Make, name: str, message: str) -> None:

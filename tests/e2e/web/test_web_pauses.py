@@ -45,7 +45,7 @@ def records(shop: Shop) -> int:
 def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     page.click("text=Pause the log…")
     said = page.inner_text("#dialog")
-    assert "The source keeps its log meanwhile" in said
+    assert "The source keeps its log during the pause" in said
     assert "Dumps wait" in said
     page.click("text=Leave it")  # nothing was done
     assert status(delivering)["log_paused"] is None
@@ -84,7 +84,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
 def test_a_pipeline_is_paused_and_resumed(delivering: Shop, new_page: Open) -> None:
     page = new_page(delivering.url, OPERATOR, "Otto")
     page.click("text=Pause shop…")
-    assert "the event log that keeps" in page.inner_text("#dialog")
+    assert "the event log, not the source, keeps" in page.inner_text("#dialog")
     page.click("[data-act=confirm]")
     page.wait_for_selector("#processes-list >> text=/It is paused by Otto on the web page since /")
     paused = status(delivering)["paused_pipelines"]

@@ -99,8 +99,8 @@ class PipelineRun(Run):
         self._begin_pipeline()
         with _Witness(self._copies, self._changes_below, [*self.source.tables.values()]) as witness:
             self._witness = witness
+            self._await_equal()  # or one batch would have the first dump and all changes
             for number in range(1, self.spec.rounds + 1):
-                self._await_delivery()  # or one batch would have all of it
                 self.workload.most += self.spec.transactions
                 super()._disturb()
                 while self.killed < number * self.spec.kills_amid:

@@ -91,12 +91,12 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
         rows.append(Row(f"the {what} of {tables:,} tables", cost, f"{seconds:.3f} s", "", ""))
     for what, found in (("nothing changed", idle), ("a table was altered", altered)):
         server, ours, seconds = _median(found)
-        share = (server + ours) / look_pause(seconds)
+        share = (server + ours) / look_pause(seconds, LOOK_SHARE)
         rows.append(
             Row(
                 f"a look at {tables:,} tables, {what}",
                 f"source {server * 1000:.0f} ms, ours {ours * 1000:.0f} ms of CPU",
-                f"one every {look_pause(seconds):.0f} s",
+                f"one every {look_pause(seconds, LOOK_SHARE):.0f} s",
                 f"{share:.1%} of a core",
                 f"≤ {LOOK_SHARE:.0%}",
             )

@@ -21,11 +21,11 @@ second at least.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import psycopg
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.repeatedly import repeatedly
 from tests.support.s3 import S3Server
 
 from benchmarks.bench_capture import Bench, bench
@@ -174,22 +175,14 @@ def source(kind: str) -> Iterator[tuple[Bench, Connect]]:
 
 @contextmanager
 def writing(connect: Connect) -> Iterator[None]:
-    done = threading.Event()
+    keys = itertools.count(1)
+    with connect() as connection, connection.cursor() as cursor:
 
-    def write() -> None:
-        with connect() as connection, connection.cursor() as cursor:
-            key = 0
-            while not done.wait(PAUSE_S):
-                key += 1
-                cursor.execute("INSERT INTO orders (id) VALUES (%s)", (key,))
+        def insert() -> None:
+            cursor.execute("INSERT INTO orders (id) VALUES (%s)", (next(keys),))
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+        with repeatedly(insert, PAUSE_S):
+            yield
 
 
 @contextmanager

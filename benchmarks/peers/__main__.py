@@ -15,10 +15,10 @@ import argparse
 import shutil
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from tests.support.repeatedly import repeatedly
 
 from benchmarks.peers.debezium_spark import DebeziumSpark
 from benchmarks.peers.flink_paimon import FlinkPaimon
@@ -91,28 +91,11 @@ def _run(peer: Peer, database: Source, timeout_s: float) -> Spent:
             mark = database.mark()
         return mark is not None and peer.reached(mark)
 
-    with _marks(database):
+    # A peer that confirms what it has read shows thereby that it has read the last mark.
+    with repeatedly(database.mark, 1):
         spent = run_until(peer.commands(), peer.directory, reached, timeout_s)
     database.wait_until_free(peer.slot)
     return spent
-
-
-@contextmanager
-def _marks(database: Source) -> Iterator[None]:
-    """One a second: a peer that confirms what it has read shows that it has read the last mark."""
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.wait(1):
-            database.mark()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _show(

@@ -13,7 +13,7 @@ PROGRAMS = HERE / "programs"
 
 
 def version(name: str, artifact: str) -> str:
-    """Of an artifact of ``NAME.jars``."""
+    """The version of an artifact that ``NAME.jars`` lists."""
     jars = listed((HERE / f"{name}.jars").read_text())
     return next(jar.version for jar in jars if jar.artifact == artifact)
 

@@ -1,4 +1,4 @@
-"""What a peer must be able to do."""
+"""The interface of a peer, and how a Delta table is read."""
 
 from __future__ import annotations
 

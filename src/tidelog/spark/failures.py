@@ -104,10 +104,11 @@ def known_failure(error: BaseException) -> errors.TidelogError | None:
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
-    if _STOPPED.search(_whole_text(error)):
+    text = _whole_text(error)
+    if _STOPPED.search(text):
         return application_ended()
     # Of an output that failed, it may be the cause.
-    return _process_failure(_whole_text(error)) or ours or jvm_failure(error)
+    return _process_failure(text) or ours or jvm_failure(error)
 
 
 def _process_failure(text: str) -> errors.TidelogError | None:

@@ -14,6 +14,7 @@ from tests.behaviours.dumps.dumped import Dumped, Make, gate, quietly
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import EVERY, STRATEGIES, only, ways
 from tests.integration.windows.live import PATIENCE_S, at
+from tests.support.repeatedly import repeatedly
 
 from tidelog.system import failpoints
 
@@ -228,20 +229,10 @@ def test_traffic_only_in_tables_that_are_not_captured(make: Make) -> None:
     dumped.table(rows=20)
     dumped.sql.execute("CREATE TABLE aside.busy (id serial, PRIMARY KEY (id))")
     dumped.start()
-    stop = threading.Event()
-
-    def busy() -> None:
-        with dumped.connect() as connection:
-            while not stop.wait(0.005):
-                connection.execute("INSERT INTO aside.busy VALUES (DEFAULT)")
-
-    thread = threading.Thread(target=busy)
-    thread.start()
-    try:
-        dumped.dumped(dumped.dump())
-    finally:
-        stop.set()
-        thread.join()
+    with dumped.connect() as connection:
+        insert = partial(connection.execute, "INSERT INTO aside.busy VALUES (DEFAULT)")
+        with repeatedly(insert, 0.005):
+            dumped.dumped(dumped.dump())
     dumped.check()
 
 

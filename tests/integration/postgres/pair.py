@@ -7,13 +7,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.repeatedly import repeatedly
 from tests.support.standby import PostgresStandby
 
 from tidelog.demo.servers.postgres import PostgresServer
@@ -45,22 +46,10 @@ class Pair:
     def on_primary(self) -> Connection:
         return psycopg.connect(self.primary.dsn(self.name), autocommit=True)
 
-    @contextmanager
-    def logging_snapshots(self) -> Iterator[None]:
+    def logging_snapshots(self) -> AbstractContextManager[None]:
         """What an operator does while a slot is made on the standby."""
-        done = threading.Event()
-
-        def log() -> None:
-            while not done.wait(0.1):
-                self.primary.execute("SELECT pg_log_standby_snapshot()")
-
-        thread = threading.Thread(target=log)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+        log = "SELECT pg_log_standby_snapshot()"
+        return repeatedly(lambda: self.primary.execute(log), 0.1)
 
     def capture(self) -> Capture:
         for statement in PUBLISH:

@@ -313,7 +313,7 @@ class ExecutorOutput:
         return rejected
 
     def _cores(self) -> int:
-        """So many tasks run at once, as of now: executors come and go."""
+        """How many tasks run at once now: executors come and go."""
         return self.delivery.parallelism or self._spark.sparkContext.defaultParallelism
 
     def _gone(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:

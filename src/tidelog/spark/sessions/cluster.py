@@ -22,16 +22,16 @@ def master_of(configured: str | None) -> str:
 
 
 def is_local(master: str) -> bool:
-    """Does the driver run the tasks, too?"""
+    """True if the driver itself runs the tasks."""
     return master.partition("[")[0] == "local"
 
 
 def await_executors(
     spark: SparkSession, stop: threading.Event | None = None, within_s: float = _WITHIN_S
 ) -> None:
-    """Returns once Spark has an executor. A job without any would wait, and nobody be told.
+    """Wait until Spark has an executor: a job that has none waits for ever and raises nothing.
 
-    At once in local mode, and where Spark asks for executors when there is work.
+    Returns at once in local mode, and with dynamic allocation, which starts executors for jobs.
 
     Raises HostBusyError after ``within_s`` seconds or once ``stop`` is set, SparkGoneError if the
     application has ended.

@@ -246,7 +246,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
     # ------------------------------------------------ Spark jobs
 
     def _cores(self) -> int:
-        """So many tasks run at once, as of now: executors come and go."""
+        """How many tasks run at once now: executors come and go."""
         return max(1, self._spark.sparkContext.defaultParallelism)
 
     def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
